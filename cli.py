@@ -1,0 +1,76 @@
+"""How every script here starts: flags, one-line errors, UTF-8 output, files by pattern.
+
+In: the command line.  Out: a parsed flag set handed to main(), or one clear line and exit code 1.
+This module imports no TensorFlow, so that data creation starts fast.
+"""
+
+from __future__ import absolute_import, division, print_function
+
+import glob
+import os
+import sys
+
+from absl import app, flags
+
+
+class UserError(Exception):
+    """Something the user can put right. The message names the file, line, flag or variable."""
+
+
+def run(main, define_flags):
+    """Defines the flags, parses sys.argv, calls main(flag_values) and turns UserError into one line.
+
+    Flags are defined here and not on import, so that scripts can import one another.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    define_flags(flags.FLAGS)
+    app.run(lambda arguments: _guarded(main, arguments))
+
+
+def _guarded(main, arguments):
+    try:
+        if len(arguments) > 1:
+            raise UserError("unexpected argument {!r}: every setting is a --flag=value, and a pattern "
+                            "with * stands in quotes".format(arguments[1]))
+        return main(flags.FLAGS)
+    except UserError as error:
+        sys.stdout.flush()
+        sys.stderr.write("{}: error: {}\n".format(os.path.basename(arguments[0]), error))
+        return 1
+
+
+def require_flags(flag_values, names):
+    """Raises UserError for the first flag of names that is not set."""
+    for name in names:
+        if getattr(flag_values, name) in (None, ""):
+            raise UserError("--{} is required".format(name))
+
+
+def match_files(patterns, flag_name, find=glob.glob, is_directory=os.path.isdir):
+    """Files for a comma-separated list of paths, patterns and directories, sorted within each member.
+
+    Args:
+      patterns: str, say "a.txt,corpus/*.txt,more/".
+      flag_name: str, named in the message.
+      find: glob function; tf.io.gfile.glob where paths may be gs://.
+      is_directory: test that goes with `find`.
+    Returns:
+      list of paths, each once, hidden files left out.
+    Raises:
+      UserError: a member matches no file.
+    """
+    found = []
+    for pattern in (part.strip() for part in patterns.split(",")):
+        if not pattern:
+            continue
+        inside = os.path.join(pattern, "*") if is_directory(pattern) else pattern
+        matched = [path for path in sorted(find(inside))
+                   if not os.path.basename(path).startswith(".") and not is_directory(path)]
+        if not matched:
+            raise UserError("--{}: no file matches {!r} (working directory {!r})".format(
+                flag_name, pattern, os.getcwd()))
+        found.extend(matched)
+    if not found:
+        raise UserError("--{} names no file: {!r}".format(flag_name, patterns))
+    return list(dict.fromkeys(found))
