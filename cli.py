@@ -4,8 +4,6 @@ In: the command line.  Out: a parsed flag set handed to main(), or one clear lin
 This module imports no TensorFlow, so that data creation starts fast.
 """
 
-from __future__ import absolute_import, division, print_function
-
 import glob
 import os
 import sys
@@ -18,7 +16,7 @@ class UserError(Exception):
 
 
 def run(main, define_flags):
-    """Defines the flags, parses sys.argv, calls main(flag_values) and turns UserError into one line.
+    """Defines the flags, parses sys.argv, calls main(flag_values); UserError becomes one line.
 
     Flags are defined here and not on import, so that scripts can import one another.
     """
@@ -31,8 +29,8 @@ def run(main, define_flags):
 def _guarded(main, arguments):
     try:
         if len(arguments) > 1:
-            raise UserError("unexpected argument {!r}: every setting is a --flag=value, and a pattern "
-                            "with * stands in quotes".format(arguments[1]))
+            raise UserError("unexpected argument {!r}: every setting is a --flag=value, and a "
+                            "pattern with * stands in quotes".format(arguments[1]))
         return main(flags.FLAGS)
     except UserError as error:
         sys.stdout.flush()
@@ -48,7 +46,7 @@ def require_flags(flag_values, names):
 
 
 def match_files(patterns, flag_name, find=glob.glob, is_directory=os.path.isdir):
-    """Files for a comma-separated list of paths, patterns and directories, sorted within each member.
+    """Files for a comma-separated list of paths, patterns and directories, sorted in each member.
 
     Args:
       patterns: str, say "a.txt,corpus/*.txt,more/".
