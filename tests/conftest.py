@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import string
 import sys
 
 import pytest
@@ -12,10 +13,20 @@ SHARED = os.path.join(os.path.dirname(ROOT), "shared")
 FIXTURES = os.path.join(ROOT, "tests", "fixtures")
 sys.path.insert(0, ROOT)
 
-TOY_SENTENCES = [
-    "清晨的渔港很热闹。", "渔民把新鲜的鱼搬上岸。", "市场里的人越来越多。", "孩子们跟着父母挑选海鲜。",
-    "今年的产量比去年高。", "天气预报说明天有雨。", "图书馆下午三点开门。", "他们用5G手机查询路线。",
-    "新的桥在2019年建成。", "老师让大家写一篇短文。", "模型需要很多数据。", "使用语言模型来预测下一个词的概率。"]
+TOY_SENTENCES = """
+清晨的渔港很热闹。
+渔民把新鲜的鱼搬上岸。
+市场里的人越来越多。
+孩子们跟着父母挑选海鲜。
+今年的产量比去年高。
+天气预报说明天有雨。
+图书馆下午三点开门。
+他们用5G手机查询路线。
+新的桥在2019年建成。
+老师让大家写一篇短文。
+模型需要很多数据。
+使用语言模型来预测下一个词的概率。
+""".split()
 
 TOY_CONFIG = {
     "vocab_size": 0, "embedding_size": 16, "hidden_size": 32, "num_hidden_layers": 2,
@@ -32,8 +43,8 @@ def write_text(path, text):
 
 
 def toy_tokens():
-    """Specials, then the characters of the toy sentences, letters and digits, then their ## twins."""
-    characters = sorted(set("".join(TOY_SENTENCES)) | set("abcdefghijklmnopqrstuvwxyz0123456789，？！"))
+    """Specials, then the sentences' characters, letters and digits, then their ## twins."""
+    characters = sorted(set("".join(TOY_SENTENCES) + string.ascii_lowercase + string.digits + "，？！"))
     specials = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     return specials + characters + ["##" + character for character in characters]
 
@@ -41,7 +52,8 @@ def toy_tokens():
 @pytest.fixture(scope="session")
 def toy_vocab(tmp_path_factory):
     """Path of a vocabulary of a few hundred lines."""
-    return write_text(tmp_path_factory.mktemp("vocab") / "vocab.txt", "\n".join(toy_tokens()) + "\n")
+    folder = tmp_path_factory.mktemp("vocab")
+    return write_text(folder / "vocab.txt", "\n".join(toy_tokens()) + "\n")
 
 
 @pytest.fixture(scope="session")
@@ -54,9 +66,10 @@ def toy_config(tmp_path_factory):
 @pytest.fixture(scope="session")
 def toy_corpus(tmp_path_factory):
     """Path of a corpus of 8 documents, each of 6 sentences."""
-    documents = ["\n".join(TOY_SENTENCES[(start + offset) % len(TOY_SENTENCES)] for offset in range(6))
-                 for start in range(8)]
-    return write_text(tmp_path_factory.mktemp("corpus") / "toy.txt", "\n\n".join(documents) + "\n")
+    twice = TOY_SENTENCES * 2
+    documents = ["\n".join(twice[start:start + 6]) for start in range(8)]
+    folder = tmp_path_factory.mktemp("corpus")
+    return write_text(folder / "toy.txt", "\n\n".join(documents) + "\n")
 
 
 @pytest.fixture(scope="session")
