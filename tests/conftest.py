@@ -44,7 +44,8 @@ def write_text(path, text):
 
 def toy_tokens():
     """Specials, then the sentences' characters, letters and digits, then their ## twins."""
-    characters = sorted(set("".join(TOY_SENTENCES) + string.ascii_lowercase + string.digits + "，？！"))
+    ordinary = "".join(TOY_SENTENCES) + string.ascii_lowercase + string.digits + "，？！"
+    characters = sorted(set(ordinary))
     specials = ["[PAD]", "[unused1]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     return specials + characters + ["##" + character for character in characters]
 
