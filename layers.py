@@ -1,0 +1,98 @@
+"""The parts every layer is made of: variables, dense, layer norm, dropout, activations, shapes.
+
+In: tensors and the config's widths.  Out: tensors; variables are made in the current scope under
+the names of the public checkpoints, and reused where the scope says so.
+
+Letters for dimensions as in modeling.py; M stands for any product of leading dimensions.
+"""
+
+import math
+
+import tensorflow.compat.v1 as tf
+
+LAYER_NORM_EPSILON = 1e-12
+
+
+def matrix(name, shape, config):
+    """The variable `name` of the current scope, truncated normal at first."""
+    return tf.get_variable(
+        name, shape, initializer=tf.truncated_normal_initializer(stddev=config.initializer_range))
+
+
+def vector(name, size, value=0.0):
+    """The variable `name` of the current scope, [size], filled with `value` at first."""
+    return tf.get_variable(name, [size], initializer=tf.constant_initializer(value))
+
+
+def dense(x, width, config, scope="dense"):
+    """x [..., W] · kernel [W, width] + bias [width]."""
+    with tf.variable_scope(scope):
+        kernel = matrix("kernel", [shape_list(x)[-1], width], config)
+        return matmul_last(x, kernel) + vector("bias", width)
+
+
+def matmul_last(x, kernel):
+    """x [..., W] · kernel [W, U] -> [..., U]."""
+    shape = shape_list(x)
+    flat = tf.matmul(tf.reshape(x, [-1, shape[-1]]), kernel)  # [M, W] -> [M, U]
+    return tf.reshape(flat, shape[:-1] + [shape_list(kernel)[-1]])  # [..., U]
+
+
+def layer_norm(x, scope=None):
+    """Norms the last axis of x to mean 0 and variance 1, then scales and shifts it."""
+    with tf.variable_scope((scope + "/" if scope else "") + "LayerNorm"):
+        beta = vector("beta", shape_list(x)[-1])
+        gamma = vector("gamma", shape_list(x)[-1], 1.0)
+    mean, variance = tf.nn.moments(x, axes=[-1], keep_dims=True)
+    return (x - mean) * tf.rsqrt(variance + LAYER_NORM_EPSILON) * gamma + beta
+
+
+def dropout(x, rate, seed, site, index=0):
+    """Drops x's elements at `rate`; equal seed, site and layer index drop the same ones."""
+    if rate == 0.0:
+        return x
+    sites = ("embeddings", "weights", "attention", "output", "classifier")
+    place = index * len(sites) + sites.index(site)
+    uniform = tf.random.stateless_uniform(tf.shape(x), tf.stack([seed, place]))
+    return x * tf.cast(uniform >= rate, x.dtype) / (1.0 - rate)
+
+
+def activation(config):
+    """The function that the config's hidden_act names."""
+    return {"gelu": gelu, "gelu_new": gelu, "relu": tf.nn.relu, "tanh": tf.tanh}[config.hidden_act]
+
+
+def gelu(x):
+    """Gaussian error linear unit in its tanh form (arXiv 1606.08415)."""
+    return 0.5 * x * (1.0 + tf.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+def gather_positions(x, positions):
+    """Rows of x [B, S, H] at positions [B, P], as [B*P, H]."""
+    batch, length, width = shape_list(x)
+    offsets = tf.reshape(tf.range(batch) * length, [-1, 1])  # [B, 1]
+    rows = tf.reshape(positions + offsets, [-1])  # [B*P]
+    return tf.gather(tf.reshape(x, [-1, width]), rows)  # [B*S, H] -> [B*P, H]
+
+
+def split_heads(x, heads):
+    """[B, S, H] -> [B, N, S, D]."""
+    batch, length, hidden = shape_list(x)
+    x = tf.reshape(x, [batch, length, heads, hidden // heads])  # [B, S, N, D]
+    return tf.transpose(x, [0, 2, 1, 3])  # [B, N, S, D]
+
+
+def merge_heads(x):
+    """[B, N, S, D] -> [B, S, H]."""
+    batch, heads, length, size = shape_list(x)
+    x = tf.transpose(x, [0, 2, 1, 3])  # [B, S, N, D]
+    return tf.reshape(x, [batch, length, heads * size])  # [B, S, H]
+
+
+def shape_list(x):
+    """The shape of x as a list: ints where it is known, scalar tensors where it is not."""
+    known = x.shape.as_list()
+    if None not in known:
+        return known
+    dynamic = tf.shape(x)
+    return [dynamic[axis] if size is None else size for axis, size in enumerate(known)]
