@@ -317,8 +317,8 @@ def parsed_columns(columns):
     return chosen
 
 
-def split_file(task, data_dir, split):
-    """Path of the split's file in data_dir.
+def split_file(task, data_dir, split, exists=os.path.exists):
+    """Path of the split's file in data_dir; exists: tf.io.gfile.exists where it may be gs://.
 
     Raises:
       UserError: it is not there; names what was looked for.
@@ -326,38 +326,39 @@ def split_file(task, data_dir, split):
     names = task.files[split]
     for name in names:
         path = os.path.join(data_dir, name)
-        if os.path.isfile(path):
+        if exists(path):
             return path
     raise UserError("--data_dir={}: no {} file for the task {} (looked for {})".format(
         data_dir, split, task.name, ", ".join(names)))
 
 
-def labelled(rows, path, labels):
-    """The same rows; checks each label against the allowed ones.
+def checked_rows(task, path, lines, labels, need_labels):
+    """The rows of a file; each label is checked.
 
     Args:
-      rows: Rows; path: str for the messages.
+      task: Task.  path: str for the messages.  lines: (number, text) pairs.
       labels: allowed labels; None allows any.
+      need_labels: whether a row without a label is an error.
     Raises:
-      UserError: a row has no label or a label that is not allowed: file, line, allowed labels.
+      UserError: a label is missing or not allowed: file, line, allowed labels.
     """
-    for row in rows:
-        if row.label is None:
+    for row in task.rows(path, lines, task.columns):
+        if row.label is None and need_labels:
             raise UserError("{}, line {}: no label; a labelled file is needed here".format(
                 path, row.line))
-        if labels is not None and row.label not in labels:
+        if row.label is not None and labels is not None and row.label not in labels:
             raise UserError("{}, line {}: label {!r} is not one of {}".format(
                 path, row.line, row.label, ", ".join(labels)))
         yield row
 
 
 def labels_found(rows, path):
-    """The labels of a training file in order: numbers by value, others by text.
+    """The labels of a training file's rows in order: numbers by value, others by text.
 
     Raises:
       UserError: one label only, or so many that the column cannot be right.
     """
-    found = {row.label for row in labelled(rows, path, None)}
+    found = {row.label for row in rows}
     if not 2 <= len(found) <= MOST_LABELS:
         raise UserError("{}: {} different labels (such as {!r}); 2 to {} make sense: check "
                         "--columns".format(path, len(found), min(found, default=""), MOST_LABELS))

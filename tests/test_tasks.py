@@ -11,11 +11,11 @@ import tasks
 from cli import UserError
 
 
-def rows_of(task, path, encoding="utf-8"):
+def rows_of(task, path, encoding="utf-8", need_labels=False):
     """All Rows of a file in a task's format."""
     with io.open(path, "rb") as stream:
         lines = tasks.filled_lines(stream, path, encoding)
-        return list(task.rows(path, lines, task.columns))
+        return list(tasks.checked_rows(task, path, lines, task.labels, need_labels))
 
 
 def texts_and_labels(rows):
@@ -64,10 +64,10 @@ def test_bad_and_missing_labels_name_file_line_and_allowed_labels(tmp_path):
     task = tasks.task_named("lcqmc")
     path = write_text(tmp_path / "train.txt", "今天\t明天\t1\n好\t坏\t2\n")
     with pytest.raises(UserError, match=r"train\.txt, line 2: label '2' is not one of 0, 1"):
-        list(tasks.labelled(rows_of(task, path), path, task.labels))
+        rows_of(task, path, need_labels=True)
     path = write_text(tmp_path / "test.txt", "今天\t明天\n")
     with pytest.raises(UserError, match=r"test\.txt, line 1: no label"):
-        list(tasks.labelled(rows_of(task, path), path, task.labels))
+        rows_of(task, path, need_labels=True)
 
 
 def test_files_without_labels(tmp_path):
@@ -204,7 +204,7 @@ def test_labels_found_are_sorted_by_value_and_checked():
 def test_real_files_read_whole(shared_data, name, folder, split, count):
     task = tasks.task_named(name)
     path = tasks.split_file(task, os.path.join(shared_data, folder), split)
-    rows = list(tasks.labelled(rows_of(task, path), path, task.labels))
+    rows = rows_of(task, path, need_labels=True)
     with io.open(path, encoding="utf-8", newline="\n") as stream:
         lines = sum(bool(line.strip()) for line in stream)
     assert len(rows) == (count or lines - 1)
