@@ -11,6 +11,7 @@ A folder describes itself: classifier.json (task, labels, lengths, flags of the 
 albert_config.json and vocab.txt stand beside the checkpoints.
 """
 
+import itertools
 import json
 import os
 
@@ -21,6 +22,7 @@ import modeling
 from classifier_input import TextEncoder, padded_arrays
 from classifier_report import write_whole
 from cli import UserError
+from tasks import decoded_lines
 from tokenization import FullTokenizer
 
 DESCRIPTION, CONFIG, VOCABULARY = "classifier.json", "albert_config.json", "vocab.txt"
@@ -155,3 +157,36 @@ class Predictor(object):
         arrays = dict(zip(FEATURES, (input_ids, input_mask, segment_ids)))
         return self.session.run(self.probabilities, {
             self.inputs[name]: array for name, array in arrays.items()})
+
+    def answers(self, stream, name, encoding, rows_at_once):
+        """Yields (line number, line, probabilities [C]) for each line of a binary stream, in order.
+
+        A pair stands in one line with a tab between; a label in a third column is ignored. An
+        empty line has None for probabilities.
+
+        Args:
+          stream: binary, say sys.stdin.buffer.  name: str for messages.
+          encoding: of the stream.
+          rows_at_once: lines read before an answer is due; 1 for a dialogue through a pipe.
+        Raises:
+          UserError: a line without its tab.
+        """
+        lines = decoded_lines(stream, name, encoding)
+        while True:
+            block = list(itertools.islice(lines, rows_at_once))
+            if not block:
+                return
+            texts = [self._texts(line, "{}, line {}".format(name, number))
+                     for number, line in block if line.strip()]
+            results = iter(self.predict(texts))
+            for number, line in block:
+                yield number, line, next(results) if line.strip() else None
+
+    def _texts(self, line, where):
+        if not self.pair:
+            return line
+        cells = line.split("\t")
+        if len(cells) not in (2, 3):
+            raise UserError("{}: {} columns where a pair has 2 with a tab between".format(
+                where, len(cells)))
+        return cells[0], cells[1]
