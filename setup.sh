@@ -26,7 +26,8 @@ fail() { say "$*"; exit 1; }
 # Prints "runtime version path" of an interpreter that runs, can make a virtual environment and has
 # a TensorFlow here; fails for any other, such as a pyenv shim without a version behind it.
 probe() {
-  "$1" -c '
+  local answer
+  answer="$("$1" -c '
 import os, platform, sys
 import ensurepip, venv
 minor = sys.version_info[1] if sys.version_info[0] == 3 and sys.maxsize > 2**32 else 0
@@ -34,7 +35,7 @@ tf1_platform = sys.platform.startswith("linux") and platform.machine() == "x86_6
 runtime = "tf1" if minor == 7 and tf1_platform else "tf2" if minor in (9, 10, 11) else sys.exit(1)
 path = os.path.join(sys.base_prefix, "bin", "python3.%d" % minor)
 print(runtime, ".".join(map(str, sys.version_info[:3])), path if os.path.exists(path) else sys.executable)
-' 2>/dev/null
+' 2>/dev/null)" && [ -n "$answer" ] && echo "$answer"
 }
 
 # Prints every place where a Python 3.$1 may be, one a line: PATH, pyenv, conda, uv.
