@@ -1,6 +1,7 @@
-"""setup.sh's choices and create_pretrain_data.sh, with stand-ins for the interpreters: nothing is installed.
+"""What setup.sh chooses and create_pretrain_data.sh calls, with stand-ins for the interpreters.
 
-In: the two scripts, copied to a folder with spaces in its name.  Out: what they choose, call and say.
+In: the two scripts, in a folder with spaces in its name.  Out: what they choose, call and say.
+Nothing is installed.
 """
 
 import os
@@ -9,7 +10,6 @@ import subprocess
 import sys
 
 import pytest
-
 from conftest import ROOT, write_text
 
 TOOLS = ["basename", "bash", "cat", "cmp", "cp", "dirname", "head", "mktemp", "mv", "rm", "sed",
@@ -18,7 +18,7 @@ TOOLS = ["basename", "bash", "cat", "cmp", "cp", "dirname", "head", "mktemp", "m
 
 @pytest.fixture
 def place(tmp_path):
-    """A bare machine: a copy of the scripts, an empty home, a PATH of nothing but the shell's tools."""
+    """A bare machine: a copy of the scripts, an empty home, a PATH with the shell's tools alone."""
     repository = tmp_path / "a folder with spaces" / "repository"
     (repository / "albert_config").mkdir(parents=True)
     (repository / "data").mkdir()
@@ -39,7 +39,7 @@ def fake(path, script):
 
 
 def fake_python(path, version):
-    """A stand-in that answers the question of setup.sh as Python `version` would, and knows no more."""
+    """A stand-in that answers the question of setup.sh as Python `version` would."""
     runtime = "tf1" if version.startswith("3.7.") else "tf2"
     return fake(path, '[ "$1" = -c ] && echo "{} {} {}"'.format(runtime, version, path))
 
@@ -61,9 +61,10 @@ def which(place, *arguments, **variables):
     return tuple(out.split(None, 2)) if out else None
 
 
-# The machine the tests run on may have Pythons in /opt/conda and its like; no test can hide those.
-def hidden_pythons():
-    return [path for path in ("/opt/conda", "/opt/miniconda3", "/opt/anaconda3") if os.path.isdir(path)]
+# Pythons under /opt are found from any home and PATH.
+OPT = ["/opt/conda", "/opt/miniconda3", "/opt/anaconda3"]
+bare = pytest.mark.skipif(any(map(os.path.isdir, OPT)),
+                          reason="the Pythons under /opt cannot be hidden from setup.sh")
 
 
 def test_python_37_on_path_comes_first(place):
@@ -74,7 +75,8 @@ def test_python_37_on_path_comes_first(place):
 
 def test_a_shim_that_does_not_run_is_passed_over_for_pyenv_versions(place):
     fake(place / "bin" / "python3.7", "exit 127")
-    path = fake_python(place / "home" / ".pyenv" / "versions" / "3.7.5" / "bin" / "python3.7", "3.7.5")
+    path = fake_python(place / "home" / ".pyenv" / "versions" / "3.7.5" / "bin" / "python3.7",
+                       "3.7.5")
     assert which(place) == ("tf1", "3.7.5", path + "\n")
 
 
@@ -86,7 +88,8 @@ def test_a_shim_hides_no_python_further_down_the_path(place):
 
 
 @pytest.mark.parametrize("folder", [
-    "miniconda3/envs/old", "anaconda3", "miniforge3/envs/py37", ".local/share/uv/python/cpython-3.7.9"])
+    "miniconda3/envs/old", "anaconda3", "miniforge3/envs/py37",
+    ".local/share/uv/python/cpython-3.7.9"])
 def test_conda_and_uv_are_looked_through(place, folder):
     path = fake_python(place / "home" / folder / "bin" / "python3.7", "3.7.9")
     assert which(place) == ("tf1", "3.7.9", path + "\n")
@@ -95,11 +98,12 @@ def test_conda_and_uv_are_looked_through(place, folder):
 def test_condas_own_list_of_environments_is_read(place):
     path = fake_python(place / "far away" / "env" / "bin" / "python3.7", "3.7.9")
     (place / "home" / ".conda").mkdir(parents=True)
-    write_text(place / "home" / ".conda" / "environments.txt", str(place / "far away" / "env") + "\n")
+    write_text(place / "home" / ".conda" / "environments.txt",
+               str(place / "far away" / "env") + "\n")
     assert which(place) == ("tf1", "3.7.9", path + "\n")
 
 
-@pytest.mark.skipif(bool(hidden_pythons()), reason="Pythons under /opt cannot be hidden from setup.sh")
+@bare
 def test_without_37_the_newest_that_tensorflow_215_knows(place):
     fake_python(place / "bin" / "python3.9", "3.9.2")
     path = fake_python(place / "bin" / "python3.10", "3.10.1")
@@ -109,7 +113,7 @@ def test_without_37_the_newest_that_tensorflow_215_knows(place):
     assert which(place, "--which=tf1") is None
 
 
-@pytest.mark.skipif(bool(hidden_pythons()), reason="Pythons under /opt cannot be hidden from setup.sh")
+@bare
 def test_with_no_python_at_all_one_line_says_what_to_install(place):
     fake(place / "bin" / "python3", "exit 1")
     for arguments in (["--which"], []):
@@ -119,10 +123,11 @@ def test_with_no_python_at_all_one_line_says_what_to_install(place):
         assert "install Python 3.7 or 3.9-3.11" in last and "PYTHON=" in last
 
 
-@pytest.mark.skipif(bool(hidden_pythons()), reason="Pythons under /opt cannot be hidden from setup.sh")
+@bare
 def test_uv_fetches_python_311_where_there_is_none(place):
     python = fake_python(place / "fetched" / "python3.11", "3.11.9")
-    fake(place / "bin" / "uv", 'echo "$@" >> "{0}/uv.log"; [ "$2" = install ] || echo "{1}"'.format(place, python))
+    fake(place / "bin" / "uv", 'echo "$@" >> "{}/uv.log"; [ "$2" = install ] || echo "{}"'.format(
+        place, python))
     code, _, error = run(place, "setup.sh")
     assert (place / "uv.log").read_text().split("\n")[0] == "python install -q 3.11"
     assert code == 1 and "Python 3.11.9 ({})".format(python) in error
@@ -197,8 +202,8 @@ def test_unknown_argument_and_optional_set_fail(place):
 def calls(place, *arguments, **variables):
     """Runs create_pretrain_data.sh with a recording $PYTHON: (exit code, list of calls, stderr)."""
     log = place / "calls.log"
-    variables.setdefault("PYTHON", fake(
-        place / "recording python", 'for word in "$@"; do echo "$word"; done >> "{0}"; echo >> "{0}"'.format(log)))
+    record = 'printf "%s\\n" "$@" "" >> "{}"'.format(log)
+    variables.setdefault("PYTHON", fake(place / "recording python", record))
     code, _, error = run(place, "create_pretrain_data.sh", *arguments, **variables)
     text = log.read_text() if log.exists() else ""
     return code, [call.split("\n") for call in text.split("\n\n") if call], error
@@ -224,7 +229,8 @@ def test_without_arguments_the_shipped_text_at_the_published_lengths(place):
 def test_one_record_file_for_each_text_and_flags_go_on(place):
     for name in ("my news.txt", "b.2019.txt.gz"):
         write_text(place / name, "一。\n")
-    code, made, _ = calls(place, "my news.txt", "--dupe_factor=2", "b.2019.txt.gz", "--max_seq_length=64")
+    code, made, _ = calls(place, "my news.txt", "--dupe_factor=2", "b.2019.txt.gz",
+                          "--max_seq_length=64")
     assert code == 0
     assert [call[-1] for call in made] == [
         "--output_file=" + repository_path(place, "data", "tf_my news.tfrecord"),
