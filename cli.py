@@ -7,6 +7,7 @@ This module imports no TensorFlow, so that data creation starts fast.
 import glob
 import os
 import sys
+import types
 
 from absl import app, flags
 
@@ -36,6 +37,13 @@ def _guarded(main, arguments):
         sys.stdout.flush()
         sys.stderr.write("{}: error: {}\n".format(os.path.basename(arguments[0]), error))
         return 1
+
+
+def settings_of(flag_values):
+    """The project's own flags as a plain object, which main() hands down."""
+    names = [flag.name for module, members in flag_values.flags_by_module_dict().items()
+             if not module.startswith("absl.") for flag in members]
+    return types.SimpleNamespace(**{name: flag_values[name].value for name in names})
 
 
 def require_flags(flag_values, names):

@@ -1,0 +1,207 @@
+"""Pre-trains ALBERT with masked words and sentence order (paper, sections 3.1 and 4.1).
+
+In: TFRecords of create_pretraining_data.py and a model config.  Out: checkpoints, TensorBoard
+scalars and eval_results.txt in --output_dir.
+"""
+
+import collections
+import functools
+import math
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+import checkpoints
+import cli
+import modeling
+import pretraining_input
+import training
+
+PUBLISHED_RATE = 0.00176  # for PUBLISHED_BATCH sequences; smaller batches by the square root
+PUBLISHED_BATCH = 4096
+RATE_MARGIN = 4.0
+
+
+def define_flags(flag_values):
+    """Defines this script's flags."""
+    training.define_flags(
+        flag_values, max_seq_length=(512, "what create_pretraining_data.py writes"),
+        train_batch_size=(32, "fits a small model on any machine"),
+        learning_rate=(0.000156, "0.00176, published for batch 4096, times sqrt(32 / 4096)"),
+        save_checkpoints_steps=(1000, "loses little when a run is killed"))
+    string = functools.partial(flags.DEFINE_string, flag_values=flag_values)
+    integer = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
+    string("input_file", None,
+           "TFRecords to train on: files, patterns in quotes and folders, by commas. Required.")
+    string("eval_input_file", None,
+           "TFRecords to evaluate on. Default: the training files, which shows the fit and not the "
+           "generalisation.")
+    integer("max_predictions_per_seq", 76,
+            "Masked tokens of a sequence. Default: what create_pretraining_data.py writes, 15 % of "
+            "512.")
+    integer("num_train_steps", 125000,
+            "Steps in all, those of earlier runs in the folder included. Default: the paper's.")
+    integer("num_warmup_steps", 12500,
+            "Steps over which the learning rate rises. Default: a tenth of num_train_steps.")
+    integer("max_eval_steps", 0, "Steps of an evaluation. Default: 0, every record once.")
+    flags.DEFINE_enum("optimizer", "lamb", ["lamb", "adamw"], "Update rule. Default: the paper's.",
+                      flag_values=flag_values)
+    flags.adopt_module_key_flags(training, flag_values)
+
+
+def pretraining_heads(features, config, training_mode, run, seed=0):
+    """The two heads over a batch: (masked_lm_head, sentence_order_head)."""
+    model = modeling.AlbertModel(
+        config, features["input_ids"], features["input_mask"], features["segment_ids"],
+        training=training_mode, dropout_seed=seed, one_hot_embeddings=run.use_tpu)
+    masked = modeling.masked_lm_head(model, features["masked_lm_positions"],
+                                     features["masked_lm_ids"], features["masked_lm_weights"])
+    return masked, modeling.sentence_order_head(model, features["next_sentence_labels"])
+
+
+def correct(head, labels):
+    """1.0 where the head's best class is the label, else 0.0; [M]."""
+    best = tf.argmax(head.logits, axis=-1, output_type=tf.int32)
+    return tf.cast(tf.equal(best, tf.reshape(labels, [-1])), tf.float32)  # [M]
+
+
+def model_function(config, run, plan):
+    """The model_fn that the Estimator calls."""
+    def model_fn(features, labels, mode, params):
+        del labels, params
+        train = mode == tf.estimator.ModeKeys.TRAIN
+        step = tf.cast(tf.train.get_or_create_global_step(), tf.int32)
+        masked, order = pretraining_heads(features, config, train, run, step)
+        loss = masked.loss + order.loss
+        masked_correct = correct(masked, features["masked_lm_ids"])
+        order_correct = correct(order, features["next_sentence_labels"])
+        weights = tf.reshape(features["masked_lm_weights"], [-1])  # [B*P]
+        if not train:
+            rows = tf.cast(features["input_mask"][:, 0], tf.float32)  # 0 on filled-up rows
+            return training.eval_spec(run, loss, evaluation_metrics, [
+                masked.example_loss, masked_correct, weights, order.example_loss, order_correct,
+                rows], plan)
+        scalars = collections.OrderedDict([
+            ("mlm_loss", masked.loss),
+            ("mlm_accuracy", tf.reduce_sum(masked_correct * weights) / tf.reduce_sum(weights)),
+            ("sop_loss", order.loss), ("sop_accuracy", tf.reduce_mean(order_correct))])
+        return training.train_spec(run, loss, scalars, plan, optimizer=run.optimizer,
+                                   num_train_steps=run.num_train_steps,
+                                   num_warmup_steps=run.num_warmup_steps)
+    return model_fn
+
+
+def evaluation_metrics(masked_loss, masked_correct, weights, order_loss, order_correct, rows):
+    """Means over every masked token and every record, whatever the batches."""
+    return {"mlm_loss": tf.metrics.mean(masked_loss, weights),
+            "mlm_accuracy": tf.metrics.mean(masked_correct, weights),
+            "sop_loss": tf.metrics.mean(order_loss, rows),
+            "sop_accuracy": tf.metrics.mean(order_correct, rows)}
+
+
+def model_variables(config, run):
+    """Name -> shape of every variable that training makes."""
+    def build():
+        row = {name: tf.zeros([1, 1], tf.int32) for name in (
+            "input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids")}
+        row.update(masked_lm_weights=tf.ones([1, 1]), next_sentence_labels=tf.zeros([1], tf.int32))
+        pretraining_heads(row, config, False, run)
+    return checkpoints.variables_of(build)
+
+
+def check_run(run, config):
+    """Raises UserError for settings that no run can be made with; warns of an odd rate."""
+    training.check_settings(run)
+    if not (run.do_train or run.do_eval):
+        raise cli.UserError("neither --do_train nor --do_eval is set: nothing to do")
+    if run.max_seq_length > config.max_position_embeddings:
+        raise cli.UserError("--max_seq_length is {}, above the config's max_position_embeddings "
+                            "{}".format(run.max_seq_length, config.max_position_embeddings))
+    for name, least in (("max_predictions_per_seq", 1), ("num_train_steps", 1),
+                        ("num_warmup_steps", 0), ("max_eval_steps", 0)):
+        if getattr(run, name) < least:
+            raise cli.UserError("--{} is {}, must be at least {}".format(
+                name, getattr(run, name), least))
+    if run.do_train and run.num_warmup_steps >= run.num_train_steps:
+        raise cli.UserError("--num_warmup_steps is {}, must be below --num_train_steps {}".format(
+            run.num_warmup_steps, run.num_train_steps))
+    usual = PUBLISHED_RATE * math.sqrt(run.train_batch_size / float(PUBLISHED_BATCH))
+    if (run.do_train and run.optimizer == "lamb"
+            and not usual / RATE_MARGIN <= run.learning_rate <= usual * RATE_MARGIN):
+        tf.logging.warning(
+            "--learning_rate=%g looks scaled for another batch: with LAMB and "
+            "--train_batch_size=%d about %.3g is usual (%g · √(batch/%d))", run.learning_rate,
+            run.train_batch_size, usual, PUBLISHED_RATE, PUBLISHED_BATCH)
+
+
+def sources(run):
+    """The checked records to train on and to evaluate on."""
+    lengths = run.max_seq_length, run.max_predictions_per_seq
+    files = pretraining_input.find_files(run.input_file, "input_file")
+    source = pretraining_input.peek(files, *lengths)
+    tf.logging.info("%d input files, the first %s", len(source.files), source.files[0])
+    if not run.do_eval:
+        return source, None
+    if run.eval_input_file:
+        files = pretraining_input.find_files(run.eval_input_file, "eval_input_file")
+        return source, pretraining_input.peek(files, *lengths, flag_name="eval_input_file")
+    tf.logging.info("no --eval_input_file: the evaluation reads the training files, once")
+    return source, source
+
+
+def train(estimator, run, source):
+    """Trains up to --num_train_steps from where the folder's newest checkpoint stands."""
+    step = checkpoints.step_of(run.output_dir)
+    if step >= run.num_train_steps:
+        tf.logging.info("nothing to train: %s is at step %d of %d", run.output_dir, step,
+                        run.num_train_steps)
+        return
+    tf.logging.info("training from step %d to %d, batch %d", step, run.num_train_steps,
+                    run.train_batch_size)
+
+    def input_fn(params):
+        batch_size = params.get("batch_size", run.train_batch_size)
+        return pretraining_input.training_dataset(source, batch_size, run.random_seed,
+                                                  step * batch_size)
+    estimator.train(input_fn, max_steps=run.num_train_steps)
+
+
+def evaluate(estimator, run, source):
+    """Evaluates the newest checkpoint, or --init_checkpoint where the folder has none."""
+    def input_fn(params):
+        return pretraining_input.evaluation_dataset(
+            source, params.get("batch_size", run.eval_batch_size))
+    steps = run.max_eval_steps or None
+    if run.use_tpu and not steps:
+        steps = -(-pretraining_input.count_records(source) // run.eval_batch_size)
+    results = dict(estimator.evaluate(input_fn, steps=steps))
+    results["loss"] = results["mlm_loss"] + results["sop_loss"]
+    training.write_results(results, run.output_dir)
+
+
+def main(flag_values):
+    """Checks everything, then trains and evaluates as the flags say."""
+    tf.logging.set_verbosity(tf.logging.INFO)
+    cli.require_flags(flag_values, ["bert_config_file", "input_file", "output_dir"])
+    run = cli.settings_of(flag_values)
+    config = modeling.AlbertConfig.from_json_file(run.bert_config_file)
+    check_run(run, config)
+    train_source, eval_source = sources(run)
+    variables = model_variables(config, run)
+    plan = (checkpoints.plan_initialization(run.init_checkpoint, variables)
+            if run.init_checkpoint else None)
+    checkpoints.require_folder(run.output_dir)
+    checkpoints.check_resume(run.output_dir, variables)
+    if not (run.do_train or plan or checkpoints.step_of(run.output_dir)):
+        raise cli.UserError("--do_eval: --output_dir {!r} holds no checkpoint and there is no "
+                            "--init_checkpoint".format(run.output_dir))
+    training.write_run(run, config)
+    estimator = training.estimator(model_function(config, run, plan), run)
+    if run.do_train:
+        train(estimator, run, train_source)
+    if run.do_eval:
+        evaluate(estimator, run, eval_source)
+
+
+if __name__ == "__main__":
+    cli.run(main, define_flags)

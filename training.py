@@ -1,0 +1,220 @@
+"""What both run scripts share around a model: flags, Estimator, train step, progress, evaluation.
+
+In: a loss, scalars to watch and metrics, made by a model_fn.  Out: an EstimatorSpec; log lines and
+TensorBoard scalars while training; eval_results.txt after an evaluation.
+"""
+
+import collections
+import datetime
+import functools
+import json
+import os
+import sys
+import time
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+import checkpoints
+import optimization
+from cli import UserError
+
+EVAL_RESULTS = "eval_results.txt"
+
+
+def define_flags(flag_values, max_seq_length, train_batch_size, learning_rate,
+                 save_checkpoints_steps):
+    """Defines the flags of every run script; the arguments are (default, its reason)."""
+    string, boolean, integer, real = [
+        functools.partial(define, flag_values=flag_values) for define in (
+            flags.DEFINE_string, flags.DEFINE_bool, flags.DEFINE_integer, flags.DEFINE_float)]
+    string("bert_config_file", None,
+           "Model config, say albert_config/albert_config_base.json. Required.")
+    string("output_dir", None,
+           "Folder of the checkpoints; a run goes on from the newest one in it. Required.")
+    string("init_checkpoint", None,
+           "Checkpoint to start from. Default: none, that is random weights.")
+    boolean("do_train", False, "Train. Off, so that nothing is trained by mistake.")
+    boolean("do_eval", False, "Evaluate the newest checkpoint. Off for the same reason.")
+    integer("max_seq_length", max_seq_length[0],
+           "Length of a sequence in tokens. Default: {}.".format(max_seq_length[1]))
+    integer("train_batch_size", train_batch_size[0],
+           "Sequences in a step, over all devices. Default: {}.".format(train_batch_size[1]))
+    integer("eval_batch_size", 32,
+           "Sequences in an evaluation step; the result does not depend on it. Default: fits any "
+           "device.")
+    real("learning_rate", learning_rate[0],
+           "Highest learning rate. Default: {}.".format(learning_rate[1]))
+    integer("save_checkpoints_steps", save_checkpoints_steps[0],
+           "Steps between checkpoints. Default: {}.".format(save_checkpoints_steps[1]))
+    integer("keep_checkpoint_max", 5,
+           "Newest checkpoints that are kept. Default: TensorFlow's.")
+    integer("log_every_steps", 20,
+           "Steps between log lines. Default: some seconds' work for a small model.")
+    integer("iterations_per_loop", 1000,
+           "Steps of a TPU between two returns to the host. Default: keeps the host's share small.")
+    integer("random_seed", 12345,
+           "Seed of weights, order and dropout. Default: the one of data creation.")
+    boolean("use_tpu", False, "Run on a TPU. Off: GPU if there is one, else CPU.")
+    for name, text in (("tpu_name", "Name or grpc:// address of the TPU."),
+                       ("tpu_zone", "Zone of the TPU, if it cannot be detected."),
+                       ("gcp_project", "Project of the TPU, if it cannot be detected."),
+                       ("master", "Address of a TensorFlow master in place of --tpu_name.")):
+        string(name, None, text + " Default: none, only a TPU needs it.")
+    integer("num_tpu_cores", 8, "Cores of the TPU. Default: those of one board.")
+
+
+def check_settings(run):
+    """Raises UserError for the first shared flag that no run can be made with."""
+    for name in ("max_seq_length", "train_batch_size", "eval_batch_size", "keep_checkpoint_max",
+                 "save_checkpoints_steps", "log_every_steps", "iterations_per_loop"):
+        if getattr(run, name) < 1:
+            raise UserError("--{} is {}, must be at least 1".format(name, getattr(run, name)))
+    if run.learning_rate <= 0:
+        raise UserError("--learning_rate is {}, must be above 0".format(run.learning_rate))
+    if run.use_tpu and not (run.tpu_name or run.master):
+        raise UserError("--use_tpu needs --tpu_name or --master")
+
+
+def estimator(model_fn, run):
+    """The Estimator of a run: TPUEstimator with --use_tpu, else Estimator.
+
+    Its input functions take `params`; a TPU puts the batch of one host there as "batch_size".
+    """
+    shared = dict(model_dir=run.output_dir, save_checkpoints_steps=run.save_checkpoints_steps,
+                  keep_checkpoint_max=run.keep_checkpoint_max, tf_random_seed=run.random_seed,
+                  log_step_count_steps=None, save_summary_steps=0)
+    if not run.use_tpu:
+        return tf.estimator.Estimator(model_fn, config=tf.estimator.RunConfig(**shared), params={})
+    cluster = None
+    if run.tpu_name:
+        cluster = tf.distribute.cluster_resolver.TPUClusterResolver(
+            run.tpu_name, zone=run.tpu_zone, project=run.gcp_project)
+    config = tf.estimator.tpu.RunConfig(
+        cluster=cluster, master=run.master,
+        tpu_config=tf.estimator.tpu.TPUConfig(iterations_per_loop=run.iterations_per_loop,
+                                              num_shards=run.num_tpu_cores), **shared)
+    return tf.estimator.tpu.TPUEstimator(
+        model_fn, config=config, params={}, use_tpu=True, train_batch_size=run.train_batch_size,
+        eval_batch_size=run.eval_batch_size, predict_batch_size=run.eval_batch_size)
+
+
+def train_spec(run, loss, scalars, plan, **optimizer):
+    """The spec of a training step.
+
+    Args:
+      run: the run's settings.
+      loss: scalar.
+      scalars: OrderedDict name -> scalar tensor, averaged between two log lines.
+      plan: checkpoints.Plan to start from, or None.
+      **optimizer: num_train_steps, num_warmup_steps and what else create_optimizer takes.
+    """
+    update = optimization.create_optimizer(loss, run.learning_rate, use_tpu=run.use_tpu,
+                                           **optimizer)
+    if run.use_tpu:
+        def scaffold():
+            initialize(plan)
+            return tf.train.Scaffold()
+        return tf.estimator.tpu.TPUEstimatorSpec(
+            tf.estimator.ModeKeys.TRAIN, loss=loss, train_op=update.op, scaffold_fn=scaffold)
+    initialize(plan)
+    watched = collections.OrderedDict([("loss", loss)] + list(scalars.items()))
+    watched.update(gradient_norm=update.gradient_norm, trust_ratio=update.trust_ratio)
+    hook = ProgressHook(watched, update.learning_rate, optimizer["num_train_steps"],
+                        run.train_batch_size, run.log_every_steps, run.output_dir)
+    return tf.estimator.EstimatorSpec(tf.estimator.ModeKeys.TRAIN, loss=loss, train_op=update.op,
+                                      training_hooks=[hook])
+
+
+def eval_spec(run, loss, metric_function, tensors, plan=None):
+    """The spec of an evaluation; metric_function(*tensors) gives tf.metrics by name."""
+    if run.use_tpu:
+        return tf.estimator.tpu.TPUEstimatorSpec(
+            tf.estimator.ModeKeys.EVAL, loss=loss, eval_metrics=(metric_function, tensors))
+    initialize(plan)
+    return tf.estimator.EstimatorSpec(tf.estimator.ModeKeys.EVAL, loss=loss,
+                                      eval_metric_ops=metric_function(*tensors))
+
+
+def initialize(plan):
+    """Starts the current graph's variables from the plan's checkpoint, if there is one."""
+    if plan is not None:
+        checkpoints.initialize_from(plan)
+
+
+class ProgressHook(tf.train.SessionRunHook):
+    """Logs one line every few steps, with the means since the last one, and writes them as scalars.
+
+    step/total, losses, accuracies, learning rate, examples/s, time left.
+    """
+
+    def __init__(self, scalars, learning_rate, total_steps, batch_size, every_steps, output_dir):
+        """scalars: OrderedDict name -> scalar tensor; batch_size: sequences in a step."""
+        self.fetches = dict(scalars=scalars, rate=learning_rate)
+        self.total_steps = total_steps
+        self.batch_size = batch_size
+        self.every_steps = every_steps
+        self.output_dir = output_dir
+
+    def begin(self):
+        self.writer = tf.summary.FileWriterCache.get(self.output_dir)
+
+    def after_create_session(self, session, coord):
+        self.done = int(session.run(tf.train.get_global_step()))
+        self.start_interval()
+
+    def start_interval(self):
+        """Forgets what was reported."""
+        self.sums = collections.OrderedDict((name, 0.0) for name in self.fetches["scalars"])
+        self.steps = 0
+        self.started = time.time()
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs(self.fetches)
+
+    def after_run(self, run_context, run_values):
+        values = run_values.results
+        for name, value in values["scalars"].items():
+            self.sums[name] += float(value)
+        self.steps += 1
+        self.done += 1
+        if self.done % self.every_steps == 0 or self.done >= self.total_steps:
+            self.report(float(values["rate"]))
+            self.start_interval()
+
+    def end(self, session):
+        self.writer.flush()
+
+    def report(self, rate):
+        """Logs and writes the means since the last report."""
+        seconds = max(time.time() - self.started, 1e-9)
+        means = collections.OrderedDict((n, total / self.steps) for n, total in self.sums.items())
+        left = datetime.timedelta(seconds=int(
+            max(self.total_steps - self.done, 0) * seconds / self.steps))
+        speed = self.batch_size * self.steps / seconds
+        tf.logging.info(
+            "step %d/%d  %s  learning_rate %.3g  examples/s %.4g  left %s", self.done,
+            self.total_steps, "  ".join("%s %.4g" % item for item in means.items()), rate, speed,
+            left)
+        means.update(learning_rate=rate, examples_per_second=speed)
+        self.writer.add_summary(tf.Summary(value=[
+            tf.Summary.Value(tag=name, simple_value=value) for name, value in means.items()]),
+            self.done)
+
+
+def write_results(results, output_dir, file_name=EVAL_RESULTS):
+    """Writes name = value lines to output_dir and prints them; returns the text."""
+    text = "".join("{} = {}\n".format(name, value) for name, value in sorted(results.items()))
+    with tf.io.gfile.GFile(os.path.join(output_dir, file_name), "w") as stream:
+        stream.write(text)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    return text
+
+
+def write_run(run, config):
+    """Keeps the run's config and flags beside its checkpoints."""
+    for name, text in (("albert_config.json", config.to_json()),
+                       ("flags.json", json.dumps(vars(run), indent=2, sort_keys=True) + "\n")):
+        with tf.io.gfile.GFile(os.path.join(run.output_dir, name), "w") as stream:
+            stream.write(text)
