@@ -129,7 +129,7 @@ def test_uv_fetches_python_311_where_there_is_none(place):
     fake(place / "bin" / "uv", 'echo "$@" >> "{}/uv.log"; [ "$2" = install ] || echo "{}"'.format(
         place, python))
     code, _, error = run(place, "setup.sh")
-    assert (place / "uv.log").read_text().split("\n")[0] == "python install -q 3.11"
+    assert (place / "uv.log").read_text(encoding="utf-8").split("\n")[0] == "python install -q 3.11"
     assert code == 1 and "Python 3.11.9 ({})".format(python) in error
     assert "{} cannot make a virtual environment".format(python) in error
 
@@ -158,7 +158,7 @@ def test_the_running_interpreter_counts(place):
 def finished_environment(place, runtime, requirements):
     """Lays a finished set-up of stand-ins; returns its folder."""
     repository = place / "a folder with spaces" / "repository"
-    lines = [line for line in (repository / requirements).read_text().split("\n")
+    lines = [line for line in (repository / requirements).read_text(encoding="utf-8").split("\n")
              if line and not line.startswith("#")]
     folder = repository / (".venv-" + runtime)
     fake(folder / "bin" / "python", "exit 0")
@@ -205,7 +205,7 @@ def calls(place, *arguments, **variables):
     record = 'printf "%s\\n" "$@" "" >> "{}"'.format(log)
     variables.setdefault("PYTHON", fake(place / "recording python", record))
     code, _, error = run(place, "create_pretrain_data.sh", *arguments, **variables)
-    text = log.read_text() if log.exists() else ""
+    text = log.read_text(encoding="utf-8") if log.exists() else ""
     return code, [call.split("\n") for call in text.split("\n\n") if call], error
 
 
@@ -255,7 +255,7 @@ def test_a_failing_interpreter_ends_the_script(place):
     log = place / "calls.log"
     python = fake(place / "failing", 'echo call >> "{}"; exit 3'.format(log))
     code, _, _ = run(place, "create_pretrain_data.sh", "a.txt", "b.txt", PYTHON=python)
-    assert code == 3 and log.read_text() == "call\n"
+    assert code == 3 and log.read_text(encoding="utf-8") == "call\n"
 
 
 def test_the_set_up_is_used_without_python_variable(place):
