@@ -82,6 +82,7 @@ def is_cjk(char):
 
 @functools.lru_cache(maxsize=None)
 def is_space(char):
+    """True for what separates words: blanks, tabs, line ends and the Unicode category Zs."""
     return char in " \t\n\r" or unicodedata.category(char) == "Zs"
 
 

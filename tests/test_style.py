@@ -352,8 +352,8 @@ def test_text_modules_import_no_tensorflow():
 def test_ruff_is_clean():
     if importlib.util.find_spec("ruff") is None:
         pytest.skip("ruff is not installed")
-    process = subprocess.run([sys.executable, "-m", "ruff", "check", "--output-format=concise", "."],
-                             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    command = [sys.executable, "-m", "ruff", "check", "--output-format=concise", "."]
+    process = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.returncode == 0, process.stdout.decode("utf-8")
 
 
