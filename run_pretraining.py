@@ -192,7 +192,9 @@ def main(flag_values):
             if run.init_checkpoint else None)
     checkpoints.require_folder(run.output_dir)
     checkpoints.check_resume(run.output_dir, variables)
-    if not (run.do_train or plan or checkpoints.step_of(run.output_dir)):
+    if checkpoints.step_of(run.output_dir):
+        plan = None  # a run goes on from its own weights
+    elif not (run.do_train or plan):
         raise cli.UserError("--do_eval: --output_dir {!r} holds no checkpoint and there is no "
                             "--init_checkpoint".format(run.output_dir))
     training.write_run(run, config)
