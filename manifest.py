@@ -1,0 +1,202 @@
+"""What stands beside the records: settings, vocabulary, counts; and what a killed run had done.
+
+In and out: data/tf_x.manifest.json, written when all shards are there, and the hidden
+data/.tf_x.progress.json while they are being made.  No TensorFlow.
+"""
+
+import hashlib
+import io
+import json
+import os
+
+import cli
+import records
+
+FORMAT = 1
+
+
+def output_stem(output_file):
+    """Path without .tfrecord, the beginning of all names: data/tf_news."""
+    suffix = ".tfrecord"
+    return output_file[:-len(suffix)] if output_file.endswith(suffix) else output_file
+
+
+def shard_path(output_file, shard, num_shards):
+    """data/tf_news-00003-of-00016.tfrecord; a single shard has the name as it was given."""
+    if num_shards == 1:
+        return output_file
+    return "{}-{:05d}-of-{:05d}.tfrecord".format(output_stem(output_file), shard, num_shards)
+
+
+def hidden_path(output_file, ending):
+    """A path beside the output whose name begins with a dot."""
+    folder, name = os.path.split(output_stem(output_file))
+    return os.path.join(folder, "." + name + ending)
+
+
+def manifest_path(output_file):
+    return output_stem(output_file) + ".manifest.json"
+
+
+def read_json(path):
+    """The object in a JSON file, or None where there is no such file or it is damaged."""
+    try:
+        with io.open(path, encoding="utf-8") as stream:
+            return json.load(stream)
+    except (OSError, ValueError):
+        return None
+
+
+def write_json(path, value):
+    """Writes a JSON file that is complete as soon as it is there."""
+    temporary = records.temporary_name(path)
+    with io.open(temporary, "w", encoding="utf-8", newline="\n") as stream:
+        stream.write(json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True) + "\n")
+    os.replace(temporary, path)
+
+
+def file_hash(path):
+    """SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as stream:
+        return hashlib.sha256(stream.read()).hexdigest()
+
+
+def text_hash(text):
+    """SHA-256 of a str, in hexadecimal."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+def id_ranges(ids):
+    """Sorted ids as a short list of [first, last]."""
+    ranges = []
+    for index in ids:
+        if ranges and ranges[-1][1] == index - 1:
+            ranges[-1][1] = index
+        else:
+            ranges.append([index, index])
+    return ranges
+
+
+def vocabulary_entry(vocab_file, tables, with_continuation):
+    """What a reader that masks anew needs of the vocabulary: ids, ordinary ids, ## forms."""
+    entry = {"sha256": file_hash(vocab_file), "size": tables.size, "cls": tables.cls,
+             "sep": tables.sep, "mask": tables.mask, "unk": tables.unk,
+             "ordinary": id_ranges(tables.ordinary.tolist())}
+    if with_continuation:
+        entry["continuation"] = [[index, helper] for index, helper
+                                 in enumerate(tables.continuation.tolist()) if index != helper]
+    return entry
+
+
+def first_difference(old, new, path=""):
+    """One line that names the first value in which two nested dicts differ, or None."""
+    for key in sorted(set(old) | set(new)):
+        before, now = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(now, dict):
+            inner = first_difference(before, now, path + key + ".")
+            if inner:
+                return inner
+        elif before != now:
+            return "{}{} was {}, now {}".format(path, key, _shortly(before), _shortly(now))
+    return None
+
+
+def _shortly(value):
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class Progress(object):
+    """Which shards of an output exist, with their counts, for runs that go on.
+
+    Args:
+      output_file: str.
+      identity: dict, everything the bytes of the shards depend on.
+      overwrite: bool, throw away what other settings made.
+      label: str, keeps the notes of runs on different shards apart.
+    Raises:
+      UserError: the output was made with other settings and overwrite is off.
+    """
+
+    def __init__(self, output_file, identity, overwrite, label=""):
+        self.output_file = output_file
+        # Through JSON, so that both sides of a comparison know lists only.
+        self.identity = json.loads(json.dumps(identity))
+        self.num_shards = self.identity["settings"]["num_shards"]
+        self.shards = {}
+        self._path = hidden_path(output_file, label + ".progress.json")
+        for path in (manifest_path(output_file), self._path):
+            self._take_over(path, read_json(path), overwrite)
+        self._refuse_strangers(overwrite)
+
+    def _take_over(self, path, old, overwrite):
+        if old is None:
+            return
+        difference = self._difference(old)
+        if difference is None:
+            self.shards.update(self._present(old))
+        elif overwrite:
+            count = old["settings"]["num_shards"]
+            for shard in old["shards"]:
+                _remove(shard_path(self.output_file, int(shard), count))
+            _remove(path)
+        else:
+            raise cli.UserError("{} was made with other settings: {}; --overwrite replaces it"
+                                .format(self.output_file, difference))
+
+    def _difference(self, old):
+        return first_difference({key: old.get(key) for key in self.identity}, self.identity)
+
+    def _present(self, old):
+        """{shard: counts} of the noted shards whose files are there."""
+        return {int(shard): counts for shard, counts in old["shards"].items()
+                if os.path.exists(self.shard_path(int(shard)))}
+
+    def _refuse_strangers(self, overwrite):
+        for shard in range(self.num_shards):
+            path = self.shard_path(shard)
+            if shard not in self.shards and os.path.exists(path) and not self._interrupted():
+                if not overwrite:
+                    raise cli.UserError("{} exists and no manifest says how it was made; "
+                                        "--overwrite replaces it".format(path))
+                _remove(path)
+
+    def _interrupted(self):
+        """A run with these settings was begun, so that a shard not noted yet is its own."""
+        return os.path.exists(self._path)
+
+    def shard_path(self, shard):
+        return shard_path(self.output_file, shard, self.num_shards)
+
+    def begin(self):
+        """Notes that a run with these settings is under way."""
+        write_json(self._path, dict(self.identity, shards=self.shards))
+
+    def add(self, shard, counts):
+        """Notes a finished shard."""
+        self.shards[shard] = counts
+        self.begin()
+
+    def finish(self, extra):
+        """Writes the manifest: identity, counts by shard, and the dict `extra`.
+
+        Shards that other runs with the same settings have noted meanwhile stay in it.
+        """
+        old = read_json(manifest_path(self.output_file))
+        noted = {} if old is None or self._difference(old) else self._present(old)
+        noted.update(self.shards)
+        self.shards = noted
+        write_json(manifest_path(self.output_file),
+                   dict(self.identity, shards=self.shards, format=FORMAT, **extra))
+        _remove(self._path)
+
+    def discard(self):
+        """Removes the shards and the notes of this run."""
+        for shard in self.shards:
+            _remove(self.shard_path(shard))
+        _remove(self._path)
+
+
+def _remove(path):
+    if os.path.exists(path):
+        os.remove(path)
