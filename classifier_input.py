@@ -14,6 +14,7 @@ import array
 import collections
 import hashlib
 import io
+import itertools
 import json
 import os
 
@@ -86,6 +87,28 @@ def padded_arrays(encoder, texts, seq_length=None):
     return input_ids, mask, segments
 
 
+def text_batches(task, sources, input_encoding, encoder, count, batch_size=8):
+    """Lists of padded_arrays for the first `count` rows of some files."""
+    rows = itertools.chain.from_iterable(
+        rows_of_file(task, source, read_bytes(source), input_encoding) for source in sources)
+    texts = [(row.text_a, row.text_b) for row in itertools.islice(rows, count)]
+    return [padded_arrays(encoder, texts[start:start + batch_size])
+            for start in range(0, len(texts), batch_size)]
+
+
+def random_batches(encoder, count, seed, batch_size=8):
+    """The like of text_batches from words drawn at random, where there are no texts."""
+    rng = np.random.RandomState(seed)
+    words = len(encoder.tokenizer.vocab)
+    batches = []
+    for _ in range(0, count, batch_size):
+        shape = [batch_size, rng.randint(5, encoder.max_seq_length + 1)]
+        half = np.arange(shape[1]) >= rng.randint(2, shape[1])
+        batches.append((rng.randint(words, size=shape).astype(np.int32), np.ones(shape, np.int32),
+                        np.tile(half.astype(np.int32), [batch_size, 1])))
+    return batches
+
+
 # --- file -> cache ----------------------------------------------------------------------------
 
 
@@ -102,8 +125,7 @@ def cached_examples(task, labels, source, encoder, folder, input_encoding, need_
     Raises:
       UserError: see tasks; also a file without rows.
     """
-    with tf.io.gfile.GFile(source, "rb") as stream:
-        content = stream.read()
+    content = read_bytes(source)
     key = cache_key(task, labels, content, encoder, input_encoding)
     stem = os.path.basename(source)
     path = os.path.join(folder, "{}-{}.ids".format(stem, key))
@@ -112,8 +134,7 @@ def cached_examples(task, labels, source, encoder, folder, input_encoding, need_
         tf.io.gfile.makedirs(folder)
         for stale in tf.io.gfile.glob(os.path.join(folder, stem + "-*.ids")):
             tf.io.gfile.remove(stale)
-        lines = tasks.filled_lines(io.BytesIO(content), source, input_encoding)
-        rows = tasks.checked_rows(task, source, lines, labels, need_labels)
+        rows = rows_of_file(task, source, content, input_encoding, labels, need_labels)
         write_cache(path, encoded_rows(rows, labels, encoder))
         examples = read_header(path, source)
     if not examples.rows:
@@ -123,6 +144,24 @@ def cached_examples(task, labels, source, encoder, folder, input_encoding, need_
         source, input_encoding, examples.rows, round(examples.tokens / examples.rows),
         examples.longest, examples.cut, encoder.max_seq_length, examples.unlabelled)
     return examples
+
+
+def read_bytes(path):
+    """The bytes of a file, local or remote."""
+    with tf.io.gfile.GFile(path, "rb") as stream:
+        return stream.read()
+
+
+def rows_of_file(task, source, content, input_encoding, labels=None, need_labels=False):
+    """tasks.checked_rows of a file's content."""
+    lines = tasks.filled_lines(io.BytesIO(content), source, input_encoding)
+    return tasks.checked_rows(task, source, lines, labels, need_labels)
+
+
+def label_order(task, source, input_encoding):
+    """The labels of a training file in order."""
+    rows = rows_of_file(task, source, read_bytes(source), input_encoding, need_labels=True)
+    return tasks.labels_found(rows, source)
 
 
 def cache_key(task, labels, content, encoder, input_encoding):

@@ -19,6 +19,7 @@ from predictor import (
     EXTRA,
     FEATURES,
     VOCABULARY,
+    Predictor,
     chosen_checkpoint,
     serving_graph,
     write_description,
@@ -29,6 +30,37 @@ from predictor import (
 Tolerance = collections.namedtuple("Tolerance", "difference gap")
 TOLERANCES = {"classifier.tflite": Tolerance(1e-4, 0.0),
               "classifier_dynamic.tflite": Tolerance(0.02, 0.04)}
+
+
+def export_and_check(folder, batches):
+    """Writes saved_model/ and, with TensorFlow 2.15, the TFLite files into a fine-tuned folder.
+
+    Args:
+      folder: output_dir of the fine-tuning run.
+      batches: list of (input_ids, input_mask, segment_ids) to compare them on.
+    Yields:
+      one line of result for each file.
+    Raises:
+      UserError: a file does not agree with the model.
+    """
+    model = Predictor(folder)
+    expected = np.concatenate([model.run(*batch) for batch in batches])
+    target = os.path.join(folder, "saved_model")
+    export_saved_model(folder, model.description, target)
+    served = Predictor(target)
+    difference, wrong = compare(
+        expected, np.concatenate([served.run(*batch) for batch in batches]), Tolerance(1e-6, 1e-6))
+    if difference > 1e-6 or wrong:
+        raise UserError("{}: probabilities differ by {:.2g} from the model's".format(
+            target, difference))
+    yield "{}: on {} rows the probabilities differ by at most {:.2g}".format(
+        target, len(expected), difference)
+    if tf.__version__ < "2":
+        yield ("no TFLite file: it needs the converter of TensorFlow 2.15 "
+               "(PYTHON=python3.11 ./setup.sh), this is {}".format(tf.__version__))
+        return
+    for path in export_tflite(target, folder):
+        yield check_tflite(path, batches, expected)
 
 
 def export_saved_model(folder, description, target):

@@ -20,12 +20,15 @@ import tensorflow.compat.v1 as tf
 
 import modeling
 from classifier_input import TextEncoder, padded_arrays
-from classifier_report import write_whole
+from classifier_report import prediction_line, write_report, write_whole
 from cli import UserError
 from tasks import decoded_lines
 from tokenization import FullTokenizer
 
 DESCRIPTION, CONFIG, VOCABULARY = "classifier.json", "albert_config.json", "vocab.txt"
+BEST = "best"  # folder of the best checkpoint, within that of the run
+OF_A_RUN = ("checkpoint", "model.ckpt-*", "graph.pbtxt", "events.out.*", "eval*", "*.json", BEST,
+            VOCABULARY, "test_results.tsv", "saved_model", "*.tflite")
 FEATURES = ("input_ids", "input_mask", "segment_ids")
 EXTRA = "assets.extra"  # where TensorFlow's loaders expect files that are not theirs
 
@@ -35,7 +38,7 @@ def write_description(folder, description, config, vocab_file):
 
     Args:
       folder: str, made if it is not there.
-      description: dict for JSON: task, columns, labels, pair, max_seq_length, do_lower_case, ...
+      description: dict for JSON: task_name, labels, pair, max_seq_length, do_lower_case, ...
       config: AlbertConfig.
       vocab_file: str, copied.
     """
@@ -58,9 +61,41 @@ def read_description(folder):
 
 
 def chosen_checkpoint(folder):
-    """The best checkpoint where --save_best kept one, else the newest, else None."""
-    return (tf.train.latest_checkpoint(os.path.join(folder, "best"))
-            or tf.train.latest_checkpoint(folder))
+    """The best checkpoint where the run was made with --save_best, else the newest, else None."""
+    best = None
+    if (read_description(folder) or {}).get("save_best"):
+        best = tf.train.latest_checkpoint(os.path.join(folder, BEST))
+    return best or tf.train.latest_checkpoint(folder)
+
+
+def keep_best(folder, report):
+    """Copies folder's newest checkpoint to best/, which describes itself too."""
+    best = os.path.join(folder, BEST)
+    checkpoint, former = tf.train.latest_checkpoint(folder), tf.train.latest_checkpoint(best)
+    name = os.path.basename(checkpoint)
+    description = dict(read_description(folder), save_best=False)
+    config = modeling.AlbertConfig.from_json_file(os.path.join(folder, CONFIG))
+    write_description(best, description, config, os.path.join(folder, VOCABULARY))
+    for path in tf.io.gfile.glob(checkpoint + ".*"):
+        tf.io.gfile.copy(path, os.path.join(best, os.path.basename(path)), overwrite=True)
+    tf.train.update_checkpoint_state(best, name, [name])
+    if former and os.path.basename(former) != name:
+        for path in tf.io.gfile.glob(former + ".*"):
+            tf.io.gfile.remove(path)
+    write_report(best, "eval_results", report)
+
+
+def set_aside(folder):
+    """Moves the model of an earlier run to replaced-1, -2, ... in folder; returns that path."""
+    number = 1
+    while tf.io.gfile.exists(os.path.join(folder, "replaced-%d" % number)):
+        number += 1
+    target = os.path.join(folder, "replaced-%d" % number)
+    tf.io.gfile.makedirs(target)
+    for pattern in OF_A_RUN:
+        for path in tf.io.gfile.glob(os.path.join(folder, pattern)):
+            tf.io.gfile.rename(path, os.path.join(target, os.path.basename(path)))
+    return target
 
 
 def check_classifier(checkpoint, num_labels, config):
@@ -143,7 +178,7 @@ class Predictor(object):
         for number, (_, text_b) in enumerate(rows, 1):
             if (text_b is not None) != self.pair:
                 raise UserError("row {}: this model ({}) takes {}".format(
-                    number, self.description["task"],
+                    number, self.description["task_name"],
                     "pairs of texts" if self.pair else "one text at a time"))
         results = np.zeros([len(rows), len(self.labels)], np.float32)
         order = sorted(range(len(rows)), key=lambda row: len(rows[row][0] + (rows[row][1] or "")))
@@ -190,3 +225,12 @@ class Predictor(object):
             raise UserError("{}: {} columns where a pair has 2 with a tab between".format(
                 where, len(cells)))
         return cells[0], cells[1]
+
+
+def answer_lines(model, stream, encoding):
+    """Yields a line of test_results.tsv for each line of a binary stream, before the next is read.
+
+    An empty line is answered by an empty one.
+    """
+    for number, _, probabilities in model.answers(stream, "standard input", encoding, 1):
+        yield "" if probabilities is None else prediction_line(number, probabilities, model.labels)

@@ -35,7 +35,7 @@ class SentenceSimilarity(object):
         self.predictor = Predictor(folder, batch_size)
         if not self.predictor.pair:
             raise cli.UserError("--model_dir={}: fine-tuned on {}, which has no pairs".format(
-                folder, self.predictor.description["task"]))
+                folder, self.predictor.description["task_name"]))
         if same_label not in self.predictor.labels:
             raise cli.UserError("--same_label={}: the model's labels are {}".format(
                 same_label, ", ".join(self.predictor.labels)))

@@ -332,6 +332,20 @@ def split_file(task, data_dir, split, exists=os.path.exists):
         data_dir, split, task.name, ", ".join(names)))
 
 
+def has_split(task, data_dir, split, exists=os.path.exists):
+    """Whether the split's file is in data_dir."""
+    return any(exists(os.path.join(data_dir, name)) for name in task.files[split])
+
+
+def reader_for(task, path):
+    """The task, reading plain lines (text, or two with a tab between) if path is no JSON file."""
+    if isinstance(task.columns, dict) and task.rows is not tsv_rows and not path.endswith(
+            (".json", ".jsonl")):
+        columns = PAIR_THEN_LABEL if task.pair else ("text_a", "label")
+        return task._replace(rows=tsv_rows, columns=columns)
+    return task
+
+
 def checked_rows(task, path, lines, labels, need_labels):
     """The rows of a file; each label is checked.
 

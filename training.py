@@ -136,6 +136,15 @@ def eval_spec(run, loss, metric_function, tensors, plan=None):
                                       eval_metric_ops=metric_function(*tensors))
 
 
+def predict_spec(run, predictions, plan=None):
+    """The spec of a prediction: a dict of tensors whose first axis is the batch."""
+    mode = tf.estimator.ModeKeys.PREDICT
+    if run.use_tpu:
+        return tf.estimator.tpu.TPUEstimatorSpec(mode, predictions=predictions)
+    initialize(plan)
+    return tf.estimator.EstimatorSpec(mode, predictions=predictions)
+
+
 def initialize(plan):
     """Starts the current graph's variables from the plan's checkpoint, if there is one."""
     if plan is not None:

@@ -21,6 +21,6 @@ def write_classifier(folder, vocab, config, pair=True, labels=("0", "1"), task="
         session.run(tf.global_variables_initializer())
         tf.train.Saver().save(session, os.path.join(str(folder), "model.ckpt-7"))
     predictor.write_description(str(folder), {
-        "task": task, "columns": None, "labels": list(labels), "pair": pair,
+        "task_name": task, "columns": None, "labels": list(labels), "pair": pair,
         "max_seq_length": 40, "do_lower_case": True}, config, vocab)
     return str(folder)
