@@ -222,7 +222,7 @@ class Indexer(object):
         number, pieces = job
         found = [(piece.file, offset, size, crc) for piece in pieces for offset, size, crc in
                  scan_documents(piece, self.encoding, self.names[piece.file])]
-        entries = np.array(found, dtype=np.int64).reshape(-1, 4)
+        entries = np.array(found, dtype=np.int64).reshape(-1, 4)  # [documents, 4]
         shards = shard_of(self.seed, entries[:, 0], entries[:, 1], self.num_shards)
         bounds = np.searchsorted(np.sort(shards), np.arange(self.num_shards + 1))
         np.save(_index_path(self.folder, number, "bounds"), bounds)

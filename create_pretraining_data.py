@@ -9,6 +9,7 @@ is in shards.py and the modules it names.  No TensorFlow is imported.
 """
 
 import collections
+import functools
 import os
 import shutil
 import sys
@@ -21,6 +22,7 @@ import corpus
 import manifest
 import parallel
 import records
+import segmentation
 import shards
 import tokenization
 
@@ -31,145 +33,154 @@ SMALL_SHARDS = 32  # a corpus up to so many small shards gets small ones, to kee
 
 def define_flags(flag_values):
     """Defines the flags of data creation."""
-    _define_input_flags(flag_values)
-    _define_instance_flags(flag_values)
-    _define_masking_flags(flag_values)
-    _define_run_flags(flag_values)
+    define_input_flags(flag_values)
+    define_instance_flags(flag_values)
+    define_run_flags(flag_values)
 
 
-def _define_input_flags(flag_values):
-    flags.DEFINE_string("input_file", None, "Text: files, patterns and directories with commas "
-                        "between them; .gz and .xz are unpacked.", flag_values=flag_values)
-    flags.DEFINE_string("output_file", None, "TFRecord file; with several shards the name gets "
-                        "-00000-of-00016 before .tfrecord.", flag_values=flag_values)
-    flags.DEFINE_string("vocab_file", "./albert_config/vocab.txt", "Vocabulary, one token a line; "
-                        "the default is where setup.sh puts it.", flag_values=flag_values)
-    flags.DEFINE_bool("do_lower_case", True, "Lower case without accents: the Chinese vocabulary "
-                      "has next to no capitals.", flag_values=flag_values)
-    flags.DEFINE_string("input_encoding", "utf-8", "Encoding of the text, for example gb18030.",
-                        flag_values=flag_values)
-    flags.DEFINE_bool("non_chinese", False, "Words are the ## pieces between spaces, without "
-                      "jieba; off, for this is a Chinese model.", flag_values=flag_values)
-    flags.DEFINE_enum("segmenter", "jieba", ["jieba", "rjieba"], "Who cuts the words. rjieba is "
-                      "about ten times faster, but cuts 1-2 % of the sentences differently, so "
-                      "it is not the default.", flag_values=flag_values)
+def define_input_flags(flag_values):
+    """Flags on the text."""
+    string = functools.partial(flags.DEFINE_string, flag_values=flag_values)
+    boolean = functools.partial(flags.DEFINE_bool, flag_values=flag_values)
+    string("input_file", None, "Text: files, patterns in quotes and folders, by commas; .gz and "
+           ".xz are unpacked. Required.")
+    string("output_file", None, "TFRecord file; with several shards its name gets "
+           "-00000-of-00016 before .tfrecord. Required.")
+    string("vocab_file", "./albert_config/vocab.txt", "Vocabulary, one token a line. Default: "
+           "where setup.sh puts it.")
+    boolean("do_lower_case", True, "Lower case without accents. Default: on, for the Chinese "
+            "vocabulary has next to no capitals.")
+    string("input_encoding", "utf-8", "Encoding of the text, for example gb18030. Default: what "
+           "nearly all corpora have.")
+    boolean("non_chinese", False, "Words are the ## pieces between spaces, without jieba. "
+            "Default: off, for this is a Chinese model.")
+    flags.DEFINE_enum("segmenter", "jieba", ["jieba", "rjieba"], "Who cuts the words. Default: "
+                      "jieba, as the public models had; rjieba is much faster, but cuts 1-2 % of "
+                      "the sentences differently.", flag_values=flag_values)
 
 
-def _define_instance_flags(flag_values):
-    flags.DEFINE_integer("max_seq_length", 512, "Tokens of an instance; the default is the "
-                         "models' limit.", lower_bound=8, flag_values=flag_values)
-    flags.DEFINE_integer("dupe_factor", 10, "Times each document is used, with other pairs and "
-                         "masks; with --masking=dynamic 1 unless given, since the masks are made "
-                         "anew in training.", lower_bound=1, flag_values=flag_values)
-    flags.DEFINE_float("short_seq_prob", 0.1, "Chance of a sequence with a random shorter length, "
-                       "because later tasks have short texts.", lower_bound=0.0, upper_bound=1.0,
-                       flag_values=flag_values)
-    flags.DEFINE_integer("random_seed", 12345, "Seed of all randomness; the same seed gives the "
-                         "same bytes, for any number of workers.", flag_values=flag_values)
-
-
-def _define_masking_flags(flag_values):
-    flags.DEFINE_integer("max_predictions_per_seq", 76, "Masked tokens of an instance at most; "
-                         "the default is 15 % of 512.", lower_bound=1, flag_values=flag_values)
-    flags.DEFINE_float("masked_lm_prob", 0.15, "Share of the tokens to predict, as in BERT.",
-                       lower_bound=0.0, upper_bound=1.0, flag_values=flag_values)
-    flags.DEFINE_bool("do_whole_word_mask", True, "Mask all characters of a word together. On: "
-                      "one character of a word is too easy to guess from the others.",
+def define_instance_flags(flag_values):
+    """Flags on pairs and masks."""
+    integer = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
+    boolean = functools.partial(flags.DEFINE_bool, flag_values=flag_values)
+    share = functools.partial(flags.DEFINE_float, lower_bound=0.0, upper_bound=1.0,
+                              flag_values=flag_values)
+    integer("max_seq_length", 512, "Tokens of an instance. Default: the models' limit.",
+            lower_bound=8)
+    integer("max_predictions_per_seq", 76, "Masked tokens of an instance at most. Default: 15 % "
+            "of 512.", lower_bound=1)
+    share("masked_lm_prob", 0.15, "Share of the tokens to predict. Default: BERT's.")
+    boolean("do_whole_word_mask", True, "Mask all tokens of a word together. Default: on, since "
+            "one character of a word is too easy to guess from the others.")
+    integer("ngram", 1, "Mask runs of 1 to this many words, n words with a chance proportional to "
+            "1/n. Default: 1, as the public Chinese models had; the ALBERT paper has 3.",
+            lower_bound=1)
+    boolean("continuation_targets", False, "The targets inside a word are the ## forms of the "
+            "characters. Default: off; only to go on from a public albert_zh checkpoint, whose "
+            "head was trained so.")
+    flags.DEFINE_enum("masking", "static", ["static", "dynamic"], "static: the masks stand in the "
+                      "records. dynamic: run_pretraining.py masks anew each time, files are 1/40 "
+                      "of the size. Default: static, which every BERT reader takes.",
                       flag_values=flag_values)
-    flags.DEFINE_integer("ngram", 1, "Mask runs of 1 to this many words, n words with a chance "
-                         "proportional to 1/n. 1, like the public Chinese models; the ALBERT "
-                         "paper has 3.", lower_bound=1, flag_values=flag_values)
-    flags.DEFINE_bool("continuation_targets", False, "Targets inside a word are the ## forms of "
-                      "the characters. Only to go on from a public albert_zh checkpoint, whose "
-                      "head was trained so.", flag_values=flag_values)
-    flags.DEFINE_enum("masking", "static", ["static", "dynamic"], "static: masks stand in the "
-                      "records, which every BERT reader takes. dynamic: run_pretraining.py masks "
-                      "anew each time; the files are 1/40 of the size.", flag_values=flag_values)
+    integer("dupe_factor", 10, "Times each document is used, with other pairs and masks. Default: "
+            "BERT's 10; with --masking=dynamic 1, since the masks are made anew in training.",
+            lower_bound=1)
+    share("short_seq_prob", 0.1, "Chance of a sequence with a random shorter length. Default: "
+          "BERT's, because later tasks have short texts.")
+    integer("random_seed", 12345, "Seed of all randomness; the same seed gives the same bytes, "
+            "for any number of workers. Default: BERT's.")
 
 
-def _define_run_flags(flag_values):
-    flags.DEFINE_integer("num_shards", 0, "Output files; 0 = by the size of the text: one for "
-                         "each 2 MB up to 32 files, then one for each 32 MB.", lower_bound=0,
-                         flag_values=flag_values)
-    flags.DEFINE_string("shard_range", None, "first:end, make only these of the shards, here; "
-                        "the rest on other machines.", flag_values=flag_values)
-    flags.DEFINE_integer("num_workers", 0, "Processes; 0 = one for each core.", lower_bound=0,
-                         flag_values=flag_values)
-    flags.DEFINE_bool("compress", False, "Write GZIP TFRecords, a quarter of the size; off, since "
-                      "other readers want to be told.", flag_values=flag_values)
-    flags.DEFINE_bool("overwrite", False, "Replace an output made with other settings.",
-                      flag_values=flag_values)
-    flags.DEFINE_integer("show_examples", 0, "Print so many instances.", lower_bound=0,
-                         flag_values=flag_values)
+def define_run_flags(flag_values):
+    """Flags on files, processes and messages."""
+    integer = functools.partial(flags.DEFINE_integer, lower_bound=0, flag_values=flag_values)
+    boolean = functools.partial(flags.DEFINE_bool, flag_values=flag_values)
+    integer("num_shards", 0, "Output files. Default: 0 = by the size of the text, one for each "
+            "2 MB up to 32 files, then one for each 32 MB, which bounds a worker's memory.")
+    flags.DEFINE_string("shard_range", None, "first:end, make only these of the shards; other "
+                        "machines make the rest. Default: all.", flag_values=flag_values)
+    integer("num_workers", 0, "Processes. Default: 0 = one for each core.")
+    boolean("compress", False, "Write GZIP TFRecords, a quarter of the size. Default: off, since "
+            "many readers must be told.")
+    boolean("overwrite", False, "Replace an output that was made with other settings. Default: "
+            "off, refuse.")
+    integer("show_examples", 0, "Print so many instances to look at. Default: none.")
 
 
 def main(flag_values):
     """Makes the records that the flags ask for."""
     logging.set_verbosity(logging.INFO)
     cli.require_flags(flag_values, ("input_file", "output_file", "vocab_file"))
-    corpus.check_encoding(flag_values.input_encoding)
-    paths = cli.match_files(flag_values.input_file, "input_file")
+    run = cli.settings_of(flag_values)
+    if run.masking == "dynamic" and not flag_values["dupe_factor"].present:
+        run.dupe_factor = 1
+    check_options(run)
+    paths = cli.match_files(run.input_file, "input_file")
     corpus.check_files(paths)
-    tokenization.load_vocab(flag_values.vocab_file)
-    folder = os.path.dirname(flag_values.output_file)
-    if folder:
-        os.makedirs(folder, exist_ok=True)
-    work = manifest.hidden_path(flag_values.output_file, _range_label(flag_values) + ".work")
+    tokenization.load_vocab(run.vocab_file)
+    os.makedirs(os.path.dirname(run.output_file) or ".", exist_ok=True)
+    work = manifest.hidden_path(run.output_file, range_label(run.shard_range) + ".work")
     shutil.rmtree(work, ignore_errors=True)
     os.mkdir(work)
     try:
-        create(flag_values, paths, work)
+        create(run, paths, work)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def create(flag_values, paths, work):
-    """All of the work on matched files, with a folder for temporary files."""
+def check_options(run):
+    """Raises UserError for flags that make no sense, before any work."""
+    corpus.check_encoding(run.input_encoding)
+    if not 0 < run.masked_lm_prob < 1:
+        raise cli.UserError("--masked_lm_prob={} is not between 0 and 1".format(
+            run.masked_lm_prob))
+    if run.shard_range and not run.num_shards:
+        raise cli.UserError("--shard_range={}: every machine must be given the same "
+                            "--num_shards".format(run.shard_range))
+    parse_range(run.shard_range, run.num_shards)
+
+
+def create(run, paths, work):
+    """All of the work on matched files.
+
+    Args:
+      run: the flags' values.
+      paths: list of str, the text.
+      work: folder for temporary files.
+    """
     started = time.time()
     plain = corpus.unpack(paths, work)
-    settings = settings_of(flag_values, sum(map(os.path.getsize, plain)))
-    chosen = parse_range(flag_values.shard_range, settings.num_shards)
-    workers = flag_values.num_workers or parallel.usable_cores()
+    settings = shard_settings(run, sum(map(os.path.getsize, plain)))
+    chosen = parse_range(run.shard_range, settings.num_shards)
+    workers = run.num_workers or parallel.usable_cores()
     spans = corpus.make_spans(plain)
-    num_documents, checksums = index(corpus.Indexer(
+    num_documents, checksums = index_spans(corpus.Indexer(
         work, paths, settings.input_encoding, settings.random_seed, settings.num_shards),
         spans, workers)
     if not num_documents:
-        raise cli.UserError("--input_file: no text in {}: blank lines only".format(
-            flag_values.input_file))
-    maker = shards.ShardMaker(settings, flag_values.vocab_file, (work, plain, len(spans)))
-    progress = manifest.Progress(
-        flag_values.output_file, identity(settings, maker, paths, plain, checksums),
-        flag_values.overwrite, _range_label(flag_values))
-    make_shards(maker, progress, chosen, workers, flag_values.show_examples)
+        raise cli.UserError("--input_file: {} holds blank lines only".format(run.input_file))
+    maker = shards.ShardMaker(settings, run.vocab_file, (work, plain, len(spans)))
+    progress = manifest.Progress(run.output_file, identity(maker, paths, plain, checksums),
+                                 run.overwrite, range_label(run.shard_range))
+    make_shards(maker, progress, chosen, workers, run.show_examples)
     totals = collections.Counter()
     for shard in chosen:
         totals.update(progress.shards[shard])
     check_totals(totals, progress, chosen)
-    progress.finish({"totals": totals})
+    progress.finish()
     report(totals, progress, chosen, time.time() - started)
 
 
-def settings_of(flag_values, num_bytes):
-    """shards.Settings from the flags and the size of the text.
-
-    Raises:
-      UserError: flags that do not go together.
-    """
-    values = {name: getattr(flag_values, name) for name in shards.Settings._fields}
-    if not 0 < values["masked_lm_prob"] < 1:
-        raise cli.UserError("--masked_lm_prob={} is not between 0 and 1".format(
-            values["masked_lm_prob"]))
-    if values["masking"] == "dynamic" and not flag_values["dupe_factor"].present:
-        values["dupe_factor"] = 1
-    if not values["num_shards"]:
-        values["num_shards"] = default_num_shards(num_bytes, values["dupe_factor"])
-    elif num_bytes > 2 * SHARD_BYTES * values["num_shards"]:
+def shard_settings(run, num_bytes):
+    """shards.Settings from the flags' values and the size of the text in bytes."""
+    values = {name: getattr(run, name) for name in shards.Settings._fields}
+    if not run.num_shards:
+        values["num_shards"] = default_num_shards(num_bytes, run.dupe_factor)
+    elif num_bytes > 2 * SHARD_BYTES * run.num_shards:
         logging.warning("--num_shards=%d makes shards of %d MB of text; a worker needs about 5 "
-                        "times that in memory", values["num_shards"],
-                        num_bytes // values["num_shards"] >> 20)
-    if not values["non_chinese"]:
-        values["segmenter"] = package_version(values["segmenter"])
+                        "times that in memory", run.num_shards, num_bytes // run.num_shards >> 20)
+    if not run.non_chinese:
+        values["segmenter"] = segmentation.package_version(run.segmenter)
     return shards.Settings(**values)
 
 
@@ -178,12 +189,6 @@ def default_num_shards(num_bytes, dupe_factor):
     small = min(-(-num_bytes // SMALL_SHARD_BYTES), SMALL_SHARDS)
     large = -(-num_bytes * max(dupe_factor, 10) // (10 * SHARD_BYTES))
     return max(small, large, 1)
-
-
-def package_version(name):
-    """"jieba-0.42.1": other versions may cut other words."""
-    module = __import__(name)
-    return "{}-{}".format(name, getattr(module, "__version__", "unknown"))
 
 
 def parse_range(text, num_shards):
@@ -197,11 +202,12 @@ def parse_range(text, num_shards):
     return range(int(first), int(end))
 
 
-def _range_label(flag_values):
-    return "-" + flag_values.shard_range.replace(":", "-") if flag_values.shard_range else ""
+def range_label(text):
+    """What keeps the temporary files of runs with another --shard_range apart."""
+    return "-" + text.replace(":", "-") if text else ""
 
 
-def index(indexer, spans, workers):
+def index_spans(indexer, spans, workers):
     """(number of documents, checksums by span) of the first pass over the text."""
     results = dict((number, result) for (number, _), result in
                    parallel.run_jobs(indexer, list(enumerate(spans)), workers))
@@ -209,8 +215,9 @@ def index(indexer, spans, workers):
     return sum(count for count, _ in ordered), [checksum for _, checksum in ordered]
 
 
-def identity(settings, maker, paths, plain, checksums):
+def identity(maker, paths, plain, checksums):
     """dict of everything that the bytes of the records depend on."""
+    settings = maker.settings
     return {
         "kind": settings.masking,
         "settings": settings._asdict(),
@@ -233,6 +240,7 @@ def make_shards(maker, progress, chosen, workers, num_shown):
     progress.begin()
     for shard in missing:
         records.remove_temporaries(progress.shard_path(shard))
+    maker.load()  # before the workers, which then need not load it again
     jobs = [(shard, progress.shard_path(shard), num_shown if shard == missing[0] else 0)
             for shard in missing]
     watch = parallel.watch(len(jobs), "shards")
@@ -274,7 +282,8 @@ def report(totals, progress, chosen, seconds):
     for line in lines:
         logging.info("%s", line)
     first, last = progress.shard_path(chosen[0]), progress.shard_path(chosen[-1])
-    logging.info("wrote %s in %.1f s", first if first == last else first + " … " + last, seconds)
+    logging.info("%s: complete, in %.1f s", first if first == last else first + " … " + last,
+                 seconds)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ In and out: data/tf_x.manifest.json, written when all shards are there, and the 
 data/.tf_x.progress.json while they are being made.  No TensorFlow.
 """
 
+import collections
 import hashlib
 import io
 import json
@@ -35,6 +36,7 @@ def hidden_path(output_file, ending):
 
 
 def manifest_path(output_file):
+    """data/tf_news.manifest.json."""
     return output_stem(output_file) + ".manifest.json"
 
 
@@ -177,17 +179,19 @@ class Progress(object):
         self.shards[shard] = counts
         self.begin()
 
-    def finish(self, extra):
-        """Writes the manifest: identity, counts by shard, and the dict `extra`.
+    def finish(self):
+        """Writes the manifest: identity, counts by shard and in all.
 
         Shards that other runs with the same settings have noted meanwhile stay in it.
         """
         old = read_json(manifest_path(self.output_file))
         noted = {} if old is None or self._difference(old) else self._present(old)
         noted.update(self.shards)
-        self.shards = noted
+        totals = collections.Counter()
+        for counts in noted.values():
+            totals.update(counts)
         write_json(manifest_path(self.output_file),
-                   dict(self.identity, shards=self.shards, format=FORMAT, **extra))
+                   dict(self.identity, shards=noted, totals=totals, format=FORMAT))
         _remove(self._path)
 
     def discard(self):

@@ -163,7 +163,8 @@ def random_order(filled, rng):
     """
     width = filled.shape[1]
     bits = width.bit_length()
-    keys = np.frombuffer(rng.bytes(4 * filled.size), dtype="<u4").reshape(filled.shape)
+    keys = np.frombuffer(rng.bytes(4 * filled.size), dtype="<u4")
+    keys = keys.reshape(filled.shape)  # [R, W]
     keys = keys >> bits << bits | np.arange(width, dtype=np.uint32)
     keys[~filled] = 2 ** 32 - 1
     keys.sort(1)

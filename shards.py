@@ -35,7 +35,7 @@ Prepared = collections.namedtuple("Prepared", "ids starts pairs counts")
 
 
 class ShardMaker(object):
-    """Makes shards; holds the loaded dictionary and vocabulary.
+    """Makes shards; holds the dictionary, loaded on first use, and the vocabulary.
 
     A call with (shard, path, number of examples to show) writes the file and returns a Result.
 
@@ -51,17 +51,19 @@ class ShardMaker(object):
         self.source = source
         self.tokenizer = tokenization.FullTokenizer(vocab_file, settings.do_lower_case)
         self.tables = masking.VocabTables(self.tokenizer.vocab, tokenization.is_cjk)
-        self.segmenter = segmentation.Segmenter(self.tokenizer, self._cutter())
+        self.segmenter = None
         self.seconds = collections.Counter()
 
     def __reduce__(self):
         return ShardMaker, (self.settings, self.vocab_file, self.source)
 
-    def _cutter(self):
-        if self.settings.non_chinese:
-            return None
-        name = self.settings.segmenter.split("-")[0]
-        return {"jieba": segmentation.jieba_cutter, "rjieba": segmentation.rjieba_cutter}[name]()
+    def load(self):
+        """Loads the segmenter's dictionary, once."""
+        if self.segmenter is None:
+            cut = None
+            if not self.settings.non_chinese:
+                cut = segmentation.load_cutter(self.settings.segmenter.split("-")[0])
+            self.segmenter = segmentation.Segmenter(self.tokenizer, cut)
 
     def __call__(self, job):
         shard, path, num_shown = job
@@ -115,6 +117,7 @@ class ShardMaker(object):
 
     def prepare_batch(self, documents):
         """Prepared of a list of corpus.Document."""
+        self.load()
         lines = [corpus.lines_of(document) for document in documents]
         flat = [line for part in lines for line in part]
         segmented = self.segmenter.segment(flat, self.timed)
@@ -153,7 +156,7 @@ class ShardMaker(object):
                 reason = "of one sentence" if end > start else "without text"
                 counts["documents skipped, " + reason] += 1
                 counts["characters skipped, document " + reason] += size
-        return np.array(found, dtype=np.int64).reshape(-1, 4)
+        return np.array(found, dtype=np.int64).reshape(-1, 4)  # [n, 4]
 
     def blocks(self, prepared, *key):
         """Yields (Rows, Masks) of the shuffled pairs; Masks is None for dynamic masking.

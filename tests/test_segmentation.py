@@ -51,7 +51,7 @@ def check_against_plain(tokenizer, segmenter, lines):
 @pytest.mark.parametrize("lower", [False, True])
 def test_toy_and_odd_lines_equal_the_plain_path(toy_vocab, lower):
     tokenizer = tokenization.FullTokenizer(toy_vocab, lower)
-    segmenter = segmentation.Segmenter(tokenizer, segmentation.jieba_cutter())
+    segmenter = segmentation.Segmenter(tokenizer, segmentation.load_cutter("jieba"))
     check_against_plain(tokenizer, segmenter, TOY_SENTENCES + ODD)
     check_against_plain(tokenizer, segmenter, [""])
     check_against_plain(tokenizer, segmenter, ["渔港", ""])
@@ -62,7 +62,7 @@ def test_fixture_and_real_lines_equal_the_plain_path(shared_data, lower):
     if not os.path.isfile(VOCAB):
         pytest.skip("needs albert_config/vocab.txt, which setup.sh fetches")
     tokenizer = tokenization.FullTokenizer(VOCAB, lower)
-    segmenter = segmentation.Segmenter(tokenizer, segmentation.jieba_cutter())
+    segmenter = segmentation.Segmenter(tokenizer, segmentation.load_cutter("jieba"))
     with io.open(os.path.join(FIXTURES, "tokenizer_cases.json"), encoding="utf-8") as stream:
         cases = [case["input"] for case in json.load(stream)["cases"]]
     check_against_plain(tokenizer, segmenter,
@@ -75,7 +75,7 @@ def test_fixture_and_real_lines_equal_the_plain_path(shared_data, lower):
 
 def test_words_of_any_length_stay_whole(toy_vocab):
     segmenter = segmentation.Segmenter(tokenization.FullTokenizer(toy_vocab),
-                                       segmentation.jieba_cutter())
+                                       segmentation.load_cutter("jieba"))
     line = "中华人民共和国成立"
     assert segmenter.segment([line], now).starts.tolist() == [True] + [False] * 6 + [True, False]
 
@@ -89,10 +89,10 @@ def test_without_chinese_a_word_is_what_stands_between_spaces(toy_vocab):
 def cuts_of(toy_vocab, line):
     """The line with / before a clause and // before a sentence."""
     tokenizer = tokenization.FullTokenizer(toy_vocab)
-    levels = segmentation.Segmenter(tokenizer, segmentation.jieba_cutter()).segment([line], now)
+    segmenter = segmentation.Segmenter(tokenizer, segmentation.load_cutter("jieba"))
     pieces = tokenizer.tokenize_with_offsets(line)
     return "".join("/" * int(level % segmentation.LINE) + line[piece.start:piece.end]
-                   for level, piece in zip(levels.levels, pieces))
+                   for level, piece in zip(segmenter.segment([line], now).levels, pieces))
 
 
 @pytest.mark.parametrize("line, cut", [
@@ -125,4 +125,4 @@ def test_blocks_give_the_words_of_the_whole():
 def test_rjieba_is_asked_for_by_name(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "rjieba", None)
     with pytest.raises(cli.UserError, match="--segmenter=rjieba.*pip install rjieba"):
-        segmentation.rjieba_cutter()
+        segmentation.package_version("rjieba")
