@@ -42,7 +42,6 @@ class LAMBOptimizer(tf.train.Optimizer):
         self.epsilon = epsilon
         self.exclude_from_weight_decay = tuple(exclude_from_weight_decay)
         self.exclude_from_trust_ratio = tuple(exclude_from_trust_ratio)
-        self.trust_ratios = []  # one scalar tensor for each variable of the last apply_gradients
 
     def trust_ratio(self, variable, update):
         """‖variable‖ / ‖update‖ as a scalar, 1 where one of the norms is 0."""
@@ -58,17 +57,25 @@ class LAMBOptimizer(tf.train.Optimizer):
             self._zeros_slot(variable, "m", self.slot_prefix + "_m")
             self._zeros_slot(variable, "v", self.slot_prefix + "_v")
 
-    def _resource_apply_dense(self, grad, handle):
-        m, v = self.get_slot(handle, "m"), self.get_slot(handle, "v")
-        next_m = self.beta_1 * m + (1.0 - self.beta_1) * grad
-        next_v = self.beta_2 * v + (1.0 - self.beta_2) * tf.square(grad)
+    def create_moments(self, variables):
+        """Makes the variables of m and v, outside of any device's or loop's context."""
+        with tf.init_scope():
+            self._create_slots(variables)
+
+    def update(self, variable, gradient):
+        """One step of one variable, whose moments are there: (op, trust ratio)."""
+        m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
+        next_m = self.beta_1 * m + (1.0 - self.beta_1) * gradient
+        next_v = self.beta_2 * v + (1.0 - self.beta_2) * tf.square(gradient)
         update = next_m / (tf.sqrt(next_v) + self.epsilon)
-        if not is_named(handle, self.exclude_from_weight_decay):
-            update += self.weight_decay_rate * handle
-        ratio = self.trust_ratio(handle, update)
-        self.trust_ratios.append(ratio)
-        return tf.group(handle.assign_sub(self.learning_rate * ratio * update),
-                        m.assign(next_m), v.assign(next_v))
+        if not is_named(variable, self.exclude_from_weight_decay):
+            update += self.weight_decay_rate * variable
+        ratio = self.trust_ratio(variable, update)
+        return tf.group(variable.assign_sub(self.learning_rate * ratio * update),
+                        m.assign(next_m), v.assign(next_v)), ratio
+
+    def _resource_apply_dense(self, grad, handle):
+        return self.update(handle, grad)[0]
 
     def _resource_apply_sparse(self, grad, handle, indices):
         raise NotImplementedError("densify the gradient of {} first: its duplicate rows would give "

@@ -1,4 +1,4 @@
-"""From a loss to one training step: schedule, gradients, clipping, update, step count.
+"""From a loss to one training step: gradients -> mean over devices -> clip -> update -> count.
 
 In: the loss and the run's learning rate and lengths.  Out: an Update, whose `op` is the train_op.
 """
@@ -7,11 +7,12 @@ import collections
 
 import tensorflow.compat.v1 as tf
 
+import devices
 from lamb_optimizer import LAMBOptimizer
 
 CLIP_NORM = 1.0  # as BERT; LAMB's ratio does not make it superfluous, the moments keep an outlier
 
-Update = collections.namedtuple("Update", "op learning_rate gradient_norm trust_ratio")
+Update = collections.namedtuple("Update", "op learning_rate gradient_norm trust_ratio finite names")
 
 
 class AdamWeightDecayOptimizer(LAMBOptimizer):
@@ -50,6 +51,51 @@ def dense_gradients(loss, variables):
     return [tf.convert_to_tensor(gradient) for gradient in gradients]
 
 
+def clip(gradients):
+    """Scales gradients of a global norm above CLIP_NORM down to it.
+
+    Returns:
+      clipped gradients, their norm before, and for each one whether it is finite, bool [n].
+    """
+    squares = tf.stack([2.0 * tf.nn.l2_loss(gradient) for gradient in gradients])
+    norm = tf.sqrt(tf.reduce_sum(squares))
+    clipped, _ = tf.clip_by_global_norm(gradients, CLIP_NORM, use_norm=norm)
+    return clipped, norm, tf.is_finite(squares)
+
+
+def apply_update(rule, gradients, variables, proceed):
+    """Updates the variables on every device, then counts the global step; both if `proceed`.
+
+    Returns:
+      the op, and the mean trust ratio.
+    """
+    global_step = tf.train.get_or_create_global_step()
+
+    def across_devices(strategy, gradients, proceed):
+        rule.create_moments(variables)
+        ratios = []
+
+        def step(variable, gradient, proceed):
+            def taken():
+                op, ratio = rule.update(variable, gradient)
+                with tf.control_dependencies([op]):
+                    return tf.identity(ratio)
+            ratios.append(tf.cond(proceed, taken, lambda: tf.zeros([])))
+            return ratios[-1].op
+
+        def count(variable, proceed):
+            return variable.assign_add(tf.cast(proceed, variable.dtype)).op
+
+        steps = [strategy.extended.update(variable, step, args=(gradient, proceed), group=True)
+                 for variable, gradient in zip(variables, gradients)]
+        with tf.control_dependencies(steps):
+            counted = strategy.extended.update(global_step, count, args=(proceed,), group=True)
+        return counted, tf.reduce_mean(tf.stack(ratios))
+
+    return tf.distribute.get_replica_context().merge_call(
+        across_devices, args=(gradients, proceed))
+
+
 def create_optimizer(loss, learning_rate, num_train_steps, num_warmup_steps, optimizer="lamb",
                      use_tpu=False, **settings):
     """Builds the update of every trainable variable.
@@ -62,18 +108,18 @@ def create_optimizer(loss, learning_rate, num_train_steps, num_warmup_steps, opt
       use_tpu: whether to average the gradients over the TPU's cores before they are clipped.
       **settings: further arguments of the optimizer's class.
     Returns:
-      Update(op, learning_rate, gradient_norm, trust_ratio): the op also counts the global step,
-      after the rate was read from it; the others are scalars to be watched.
+      Update(op, learning_rate, gradient_norm, trust_ratio, finite, names): the op also counts the
+      global step, after the rate was read from it. The next three are scalars to be watched.
+      `finite` is bool [n], for the loss and each gradient, whose `names` stand beside it: where one
+      is false, the op changes nothing.
     """
-    global_step = tf.train.get_or_create_global_step()
-    rate = learning_rate_at(global_step, learning_rate, num_train_steps, num_warmup_steps)
+    step = tf.train.get_or_create_global_step()
+    rate = learning_rate_at(step, learning_rate, num_train_steps, num_warmup_steps)
     rule = OPTIMIZERS[optimizer](rate, **settings)
     variables = tf.trainable_variables()
     gradients = dense_gradients(loss, variables)
-    if use_tpu:
-        gradients = [tf.tpu.cross_replica_sum(g) / tf.tpu.cross_replica_sum(tf.ones([]))
-                     for g in gradients]
-    clipped, norm = tf.clip_by_global_norm(gradients, CLIP_NORM)
-    with tf.control_dependencies([rule.apply_gradients(zip(clipped, variables))]):
-        op = tf.assign_add(global_step, 1).op
-    return Update(op, rate, norm, tf.reduce_mean(tf.stack(rule.trust_ratios)))
+    means = devices.mean_over_devices([loss] + gradients, use_tpu)
+    clipped, norm, finite = clip(means[1:])
+    finite = tf.concat([[tf.is_finite(means[0])], finite], axis=0)
+    op, ratio = apply_update(rule, clipped, variables, tf.reduce_all(finite))
+    return Update(op, rate, norm, ratio, finite, ["loss"] + [v.op.name for v in variables])

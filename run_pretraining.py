@@ -13,6 +13,7 @@ from absl import flags
 
 import checkpoints
 import cli
+import devices
 import modeling
 import pretraining_input
 import training
@@ -20,6 +21,7 @@ import training
 PUBLISHED_RATE = 0.00176  # for PUBLISHED_BATCH sequences; smaller batches by the square root
 PUBLISHED_BATCH = 4096
 RATE_MARGIN = 4.0
+SEED_STRIDE = 1000003  # a prime, so that seeds of neighbouring steps lie far apart
 
 
 def define_flags(flag_values):
@@ -49,14 +51,24 @@ def define_flags(flag_values):
     flags.adopt_module_key_flags(training, flag_values)
 
 
-def pretraining_heads(features, config, training_mode, run, seed=0):
+def pretraining_heads(features, config, training_mode, run, seed=0, weight_sum=None):
     """The two heads over a batch: (masked_lm_head, sentence_order_head)."""
     model = modeling.AlbertModel(
         config, features["input_ids"], features["input_mask"], features["segment_ids"],
         training=training_mode, dropout_seed=seed, one_hot_embeddings=run.use_tpu)
     masked = modeling.masked_lm_head(model, features["masked_lm_positions"],
-                                     features["masked_lm_ids"], features["masked_lm_weights"])
+                                     features["masked_lm_ids"], features["masked_lm_weights"],
+                                     weight_sum)
     return masked, modeling.sentence_order_head(model, features["next_sentence_labels"])
+
+
+def dropout_seed(features):
+    """int32 scalar that differs between steps, and between the devices of one step by their rows.
+
+    It depends on nothing that a resumed run does not know.
+    """
+    step = tf.cast(tf.train.get_or_create_global_step(), tf.int32)
+    return step * SEED_STRIDE + tf.reduce_sum(features["input_ids"])
 
 
 def correct(head, labels):
@@ -70,12 +82,13 @@ def model_function(config, run, plan):
     def model_fn(features, labels, mode, params):
         del labels, params
         train = mode == tf.estimator.ModeKeys.TRAIN
-        step = tf.cast(tf.train.get_or_create_global_step(), tf.int32)
-        masked, order = pretraining_heads(features, config, train, run, step)
+        weights = tf.reshape(features["masked_lm_weights"], [-1])  # [B*P]
+        weight_sum, = devices.mean_over_devices([tf.reduce_sum(weights)], run.use_tpu)
+        masked, order = pretraining_heads(features, config, train, run, dropout_seed(features),
+                                          weight_sum)
         loss = masked.loss + order.loss
         masked_correct = correct(masked, features["masked_lm_ids"])
         order_correct = correct(order, features["next_sentence_labels"])
-        weights = tf.reshape(features["masked_lm_weights"], [-1])  # [B*P]
         if not train:
             rows = tf.cast(features["input_mask"][:, 0], tf.float32)  # 0 on filled-up rows
             return training.eval_spec(run, loss, evaluation_metrics, [
@@ -83,7 +96,7 @@ def model_function(config, run, plan):
                 rows], plan)
         scalars = collections.OrderedDict([
             ("mlm_loss", masked.loss),
-            ("mlm_accuracy", tf.reduce_sum(masked_correct * weights) / tf.reduce_sum(weights)),
+            ("mlm_accuracy", tf.reduce_sum(masked_correct * weights) / weight_sum),
             ("sop_loss", order.loss), ("sop_accuracy", tf.reduce_mean(order_correct))])
         return training.train_spec(run, loss, scalars, plan, optimizer=run.optimizer,
                                    num_train_steps=run.num_train_steps,
