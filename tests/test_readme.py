@@ -1,0 +1,172 @@
+"""What the documents promise: each command runs, each flag is in some --help, each name exists.
+
+In: README.md and the shell scripts.  Out: the commands of the README, run in this process at toy
+size in a folder that has what the README takes as given.
+"""
+
+import ast
+import glob
+import importlib
+import os
+import re
+import shlex
+import shutil
+
+import pytest
+import tensorflow.compat.v1 as tf
+from absl import flags
+from conftest import ROOT
+from toy_records import run_script, write_toy_records
+
+# What a command holds that is not run here, and why.
+NOT_RUN = [
+    ("./setup.sh", "would install; tests/test_setup.py runs it with stand-ins"),
+    ("./test.sh", "would run these tests"),
+    ("./demo.sh", "takes minutes and is run as it is; its flags are checked here"),
+    ("create_pretrain_data.sh", "tests/test_setup.py runs it with a stand-in"),
+    ("source ", "activates the environment that runs this"),
+    ("export ", "its value is filled in where it is used"),
+    ("test_changes.py", "pytest collects it by itself"),
+    ("--use_tpu", "there is no TPU"),
+]
+# Every other command runs with these in place of its own values, so that it takes a second.
+TOY_VALUES = {
+    "max_seq_length": 16, "max_predictions_per_seq": 3, "dupe_factor": 1,
+    "train_batch_size": 4, "eval_batch_size": 4, "num_train_steps": 2, "num_warmup_steps": 1,
+    "save_checkpoints_steps": 2,
+}
+# Flags of the shell scripts and of other programs that the documents name.
+OTHER_FLAGS = {"help", "which", "with", "flag"}
+
+
+def text_of(name):
+    with open(os.path.join(ROOT, name), encoding="utf-8") as stream:
+        return stream.read()
+
+
+def commands_of(text):
+    """The commands of the ```bash blocks, continued lines joined, exported names filled in."""
+    exported, found = {}, []
+    for block in re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for line in block.replace("\\\n", " ").split("\n"):
+            for name, value in exported.items():
+                line = line.replace("$" + name, value)
+            exported.update(re.findall(r"^export (\w+)=(\S+)$", line))
+            if line.strip() and not line.startswith("#"):
+                found.append(" ".join(line.split()))
+    return found
+
+
+def python_call(command):
+    """(script's name, its arguments) of a command, or None for one that calls no script here."""
+    words = [word for word in shlex.split(command) if word not in ("nohup", "&")]
+    while words and re.match(r"\w+=", words[0]):
+        del words[0]
+    if words[0] in ("python", "python3") and words[1].endswith(".py"):
+        return words[1][:-len(".py")], words[2:]
+    return None
+
+
+def script_names():
+    """The scripts that take flags."""
+    return [os.path.basename(path)[:-len(".py")] for path in sorted(glob.glob(ROOT + "/*.py"))
+            if "cli.run(" in text_of(path) and os.path.basename(path) != "cli.py"]
+
+
+def flags_of(name):
+    """The flags of a script, as a FlagValues of its own."""
+    values = flags.FlagValues()
+    importlib.import_module(name).define_flags(values)
+    return values
+
+
+COMMANDS = commands_of(text_of("README.md"))
+RUN = [command for command in COMMANDS if not any(mark in command for mark, _ in NOT_RUN)]
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory, toy_config):
+    """A folder with what the README takes as given, each at toy size."""
+    folder = tmp_path_factory.mktemp("given")
+    shutil.copytree(os.path.join(ROOT, "albert_config"), str(folder / "albert_config"))
+    (folder / "data").mkdir()
+    for name in ("tf_news_zh_1.tfrecord", "tf_domain.tfrecord"):
+        write_toy_records(folder / "data" / name, 9)
+    run_script(importlib.import_module("run_pretraining"), "--do_train",
+               "--input_file=" + str(folder / "data" / "tf_domain.tfrecord"),
+               "--bert_config_file=" + toy_config, "--output_dir=" + str(folder / "start"),
+               *["--{}={}".format(name, value) for name, value in TOY_VALUES.items()
+                 if name in flags_of("run_pretraining")])
+    prefix = tf.train.latest_checkpoint(str(folder / "start"))
+    for target in ("albert_config/bert_model.ckpt", "albert_base_zh/albert_model.ckpt"):
+        (folder / target).parent.mkdir(exist_ok=True)
+        for path in glob.glob(prefix + ".*"):
+            shutil.copy(path, str(folder / target) + path[len(prefix):])
+    shutil.rmtree(str(folder / "start"))
+    return folder
+
+
+@pytest.mark.parametrize("command", RUN, ids=lambda command: " ".join(command.split()[:4]))
+def test_a_command_of_the_readme_runs(command, given, tmp_path, toy_config, toy_vocab, toy_corpus,
+                                      monkeypatch):
+    name, arguments = python_call(command)
+    place = tmp_path / "place"
+    shutil.copytree(str(given), str(place))
+    shutil.copy(toy_corpus, str(place / "my_domain.txt"))
+    monkeypatch.chdir(place)
+    values = flags_of(name)
+    values([name] + arguments)
+    toy = dict(TOY_VALUES, bert_config_file=toy_config, vocab_file=toy_vocab)
+    overrides = ["--{}={}".format(flag, value) for flag, value in toy.items() if flag in values]
+    assert not run_script(importlib.import_module(name), *(arguments + overrides))
+    made = getattr(values, "output_dir", None) or getattr(values, "output_file", None)
+    assert os.path.exists(made)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command.split()[:4]))
+def test_a_command_of_the_readme_has_its_script_and_flags(command):
+    call = python_call(command)
+    if call is None:
+        for path in re.findall(r"[\w./]+\.sh", command):
+            assert os.path.exists(os.path.join(ROOT, path))
+    elif call[1]:
+        values = flags_of(call[0])
+        assert values([call[0]] + call[1]) == [call[0]]
+    else:
+        assert os.path.exists(os.path.join(ROOT, call[0] + ".py"))
+
+
+def test_commands_are_found_and_each_exception_has_its_command():
+    assert commands_of("```bash\nexport A=x\npython a.py --b=$A \\\n  --c &\n```\n") == [
+        "export A=x", "python a.py --b=x --c &"]
+    assert python_call("nohup python3 a.py --b=x --c &") == ("a", ["--b=x", "--c"])
+    assert RUN and [mark for mark, _ in NOT_RUN
+                    if not any(mark in command for command in COMMANDS)] == []
+
+
+def unknown_flags(text, known):
+    return sorted(set(re.findall(r"(?<![\w-])--([a-z]\w*)", text)) - known)
+
+
+@pytest.mark.parametrize("document", ["README.md", "demo.sh", "create_pretrain_data.sh"])
+def test_each_flag_that_is_named_is_in_some_help(document):
+    known = {flag for name in script_names() for flag in flags_of(name)}
+    assert "max_seq_length" in known and unknown_flags("`--no_such`", known) == ["no_such"]
+    assert unknown_flags(text_of(document), known | OTHER_FLAGS) == []
+
+
+@pytest.mark.parametrize("name", script_names())
+def test_each_flag_is_explained(name):
+    values = flags_of(name)
+    assert [flag for flag in values if len(values[flag].help.split()) < 3] == []
+
+
+def test_each_function_and_file_that_is_named_exists():
+    text = text_of("README.md")
+    named = re.findall(r"`(\w+\.py):(\w+)`", text)
+    assert named
+    for path, function in named:
+        tree = ast.parse(text_of(path))
+        assert function in [getattr(node, "name", "") for node in ast.walk(tree)], function
+    for path in re.findall(r"`((?:tests/|benchmarks/)?\w+\.(?:py|sh))", text):
+        assert os.path.exists(os.path.join(ROOT, path)), path
