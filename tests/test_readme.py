@@ -116,6 +116,8 @@ def test_a_command_of_the_readme_runs(command, given, tmp_path, toy_config, toy_
     monkeypatch.chdir(place)
     values = flags_of(name)
     values([name] + arguments)
+    if "output_file" in values and os.path.exists(values.output_file):
+        os.remove(values.output_file)
     toy = dict(TOY_VALUES, bert_config_file=toy_config, vocab_file=toy_vocab)
     overrides = ["--{}={}".format(flag, value) for flag, value in toy.items() if flag in values]
     assert not run_script(importlib.import_module(name), *(arguments + overrides))

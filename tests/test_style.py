@@ -105,7 +105,7 @@ def flags_are_read_in_main(source):
     """cli.py hands the flags to main; main reads them; define_… functions declare them."""
     allowed = set()
     for function in source.functions():
-        if function.name == "main" or function.name.startswith("define_"):
+        if function.name == "main" or function.name.lstrip("_").startswith("define_"):
             allowed.update(map(id, ast.walk(function)))
     for node in source.nodes(ast.Name, ast.arg):
         name = node.id if isinstance(node, ast.Name) else node.arg
