@@ -5,6 +5,7 @@ This module imports no TensorFlow, so that data creation starts fast.
 """
 
 import glob
+import logging
 import os
 import sys
 import types
@@ -24,6 +25,7 @@ def run(main, define_flags):
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     define_flags(flags.FLAGS)
+    logging.getLogger("tensorflow").handlers.clear()  # absl's handler writes each line already
     app.run(lambda arguments: _guarded(main, arguments))
 
 

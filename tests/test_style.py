@@ -18,8 +18,9 @@ import tokenize
 import pytest
 from conftest import ROOT
 
-WITHOUT_TENSORFLOW = ["cli", "tokenization", "tasks", "records", "corpus", "segmentation",
-                      "pairs", "masking", "shards", "manifest", "parallel", "create_pretraining_data"]
+WITHOUT_TENSORFLOW = [
+    "cli", "tokenization", "tasks", "records", "corpus", "segmentation", "pairs", "masking",
+    "shards", "manifest", "parallel", "create_pretraining_data"]
 DEFINED_IN_EVERY_SCRIPT = {"main", "define_flags"}
 FUNCTION_LINES, FUNCTION_LINES_AS_A_RULE, FILE_LINES = 60, 40, 400
 
