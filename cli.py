@@ -25,7 +25,9 @@ def run(main, define_flags):
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     define_flags(flags.FLAGS)
-    logging.getLogger("tensorflow").handlers.clear()  # absl's handler writes each line already
+    tensorflow = logging.getLogger("tensorflow")
+    tensorflow.handlers.clear()  # absl's handler writes each line already
+    tensorflow.addFilter(lambda record: record.module != "deprecation")  # nothing a user could do
     app.run(lambda arguments: _guarded(main, arguments))
 
 
