@@ -10,9 +10,11 @@ import re
 
 import tensorflow.compat.v1 as tf
 
+import layouts
 from cli import UserError
 
-NOT_WEIGHTS = re.compile(r"(/(lamb|adam)_[mv]|^global_step)$")
+SLOT = re.compile(r"(/(lamb_[mv]|adam_[mv]|Adam(_1)?)|(^|/)beta[12]_power)$")
+NOT_WEIGHTS = re.compile(SLOT.pattern + "|^global_step$")
 FILE_SUFFIX = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
 Plan = collections.namedtuple("Plan", "prefix loaded missing unused")
@@ -22,9 +24,7 @@ def find_checkpoint(path, flag_name="init_checkpoint"):
     """The checkpoint prefix for a prefix, one of its files, or a folder (its newest checkpoint)."""
     prefix = FILE_SUFFIX.sub("", path)
     if tf.io.gfile.isdir(path):
-        prefix = tf.train.latest_checkpoint(path)
-        if prefix is None:
-            raise UserError("--{}: folder {!r} holds no checkpoint".format(flag_name, path))
+        prefix = newest_checkpoint(path) or only_checkpoint(path, flag_name)
     if not tf.io.gfile.exists(prefix + ".index"):
         raise UserError("--{}: no checkpoint {!r}: there is no file {!r}".format(
             flag_name, path, prefix + ".index"))
@@ -32,6 +32,28 @@ def find_checkpoint(path, flag_name="init_checkpoint"):
         raise UserError("--{}: checkpoint {!r} has an index but no data file {!r}".format(
             flag_name, path, prefix + ".data-*"))
     return prefix
+
+
+def newest_checkpoint(folder):
+    """The checkpoint that the folder's file `checkpoint` names, None if it is not there."""
+    try:
+        return tf.train.latest_checkpoint(folder)
+    except tf.errors.NotFoundError:  # TensorFlow 1.15, where the path's folder is missing
+        return None
+
+
+def only_checkpoint(folder, flag_name):
+    """The checkpoint of a folder whose file `checkpoint` is missing or names none that is there.
+
+    Public archives come without that file, or with the paths of another machine in it.
+    """
+    found = [FILE_SUFFIX.sub("", path)
+             for path in tf.io.gfile.glob(os.path.join(folder, "*.index"))]
+    if len(found) != 1:
+        raise UserError("--{}: folder {!r} holds {}".format(
+            flag_name, folder, "several checkpoints, name one: " + ", ".join(sorted(found))
+            if found else "no checkpoint"))
+    return found[0]
 
 
 def step_of(output_dir):
@@ -50,6 +72,8 @@ def variables_of(build):
 def plan_initialization(path, variables, flag_name="init_checkpoint"):
     """Compares a checkpoint with a model before anything is run.
 
+    The checkpoint may have this project's names or Google's, with or without a prefix.
+
     Args:
       path: see find_checkpoint.
       variables: dict name -> shape, see variables_of.
@@ -60,39 +84,77 @@ def plan_initialization(path, variables, flag_name="init_checkpoint"):
       UserError: no such checkpoint, damaged, another model's, other shapes.
     """
     prefix = find_checkpoint(path, flag_name)
+    where = "--{} {!r}".format(flag_name, path)
     try:
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()
-        loaded = {name: name for name in variables if name in shapes}
-        for name, stored in sorted(loaded.items()):
-            if list(shapes[stored]) != list(variables[name]):
-                raise UserError("--{} {!r}: variable {} has shape {} there and {} in this "
-                                "model".format(flag_name, path, name, list(shapes[stored]),
-                                               list(variables[name])))
+        loaded = match_variables(where, shapes, variables)
+        for stored in loaded.values():
             reader.get_tensor(stored)  # a data file cut short is found here
     except (tf.errors.OpError, ValueError, RuntimeError) as error:
-        raise UserError("--{} {!r} is damaged: {}".format(
-            flag_name, path, str(error).splitlines()[0])) from None
-    missing = sorted(set(variables) - set(loaded))
-    unused = sorted(name for name in set(shapes) - set(loaded.values())
-                    if not NOT_WEIGHTS.search(name))
-    essential = [name for name in missing if re.match("bert/(embeddings|encoder)/", name)]
+        raise UserError("{} is damaged: {}".format(where, str(error).splitlines()[0])) from None
+    return Plan(prefix, loaded, sorted(set(variables) - set(loaded)),
+                sorted(name for name in set(shapes) - set(loaded.values())
+                       if not NOT_WEIGHTS.search(name)))
+
+
+def match_variables(where, shapes, variables):
+    """Where each of a model's variables stands in a checkpoint.
+
+    Args:
+      where: str that messages start with.
+      shapes: dict name -> shape of the checkpoint.
+      variables: dict name -> shape of the model.
+    Returns:
+      dict variable -> name in the checkpoint, without those it lacks.
+    Raises:
+      UserError: another model's; the message says which config keys would fit.
+    """
+    style, wanted = [layouts.config_keys(shapes_of).get("embedding_style")
+                     for shapes_of in (shapes, variables)]
+    keys = layouts.fitting_keys(shapes, variables)
+    hint = "; a config that fits has {}".format(keys) if keys else ""
+    if style == "bert":
+        raise UserError("{} is a plain BERT, without factorized embeddings: it fits no ALBERT "
+                        "config".format(where))
+    if style and wanted and style != wanted:
+        raise UserError("{} is of another model: its embedding_style is {}, the config's is {}"
+                        "{}".format(where, style, wanted, hint))
+    loaded = layouts.stored_names(variables, shapes)
+    for name, stored in sorted(loaded.items()):
+        if list(shapes[stored]) != list(variables[name]):
+            raise UserError("{}: variable {} has shape {} there and {} in this model{}".format(
+                where, stored, list(shapes[stored]), list(variables[name]), hint))
+    essential = sorted(name for name in set(variables) - set(loaded)
+                       if re.match("bert/(embeddings|encoder)/", name))
     if essential:
-        raise UserError("--{} {!r} is of another model: it has no {} ({} of {} variables of this "
-                        "model are missing); its own first variables are {}".format(
-                            flag_name, path, essential[0], len(missing), len(variables),
-                            ", ".join(sorted(shapes)[:3])))
-    return Plan(prefix, loaded, missing, unused)
+        raise UserError("{} is of another model: it has no {} ({} of {} variables of this model "
+                        "are missing); its own first variables are {}{}".format(
+                            where, essential[0], len(variables) - len(loaded), len(variables),
+                            ", ".join(sorted(shapes)[:3]), hint))
+    return loaded
 
 
-def check_resume(output_dir, variables):
-    """Raises UserError where output_dir's newest checkpoint is of another model."""
+def check_resume(output_dir, variables, training=False):
+    """Raises UserError where a run cannot go on from output_dir's newest checkpoint.
+
+    Args:
+      output_dir: str.
+      variables: dict name -> shape, see variables_of.
+      training: bool, whether the run trains and so needs the optimizer's slots.
+    """
     if not tf.train.latest_checkpoint(output_dir):
         return
     plan = plan_initialization(output_dir, variables, "output_dir")
     if plan.missing:
         raise UserError("--output_dir {!r} holds a checkpoint of another model: it has no {}; take "
                         "another folder".format(output_dir, plan.missing[0]))
+    stored = [name for name, _ in tf.train.list_variables(plan.prefix)]
+    if any(name != there for name, there in plan.loaded.items()) or (
+            training and not any(SLOT.search(name) for name in stored)):
+        raise UserError("--output_dir {!r} holds a converted checkpoint, without an optimizer's "
+                        "state or under other names: give it as --init_checkpoint and take another "
+                        "folder".format(output_dir))
 
 
 def initialize_from(plan):
@@ -105,6 +167,24 @@ def initialize_from(plan):
                          ("in the checkpoint, not used", plan.unused)):
         if names:
             tf.logging.info("%s: %s", title, ", ".join(names))
+
+
+def write_checkpoint(folder, name, arrays):
+    """Writes a checkpoint, which latest_checkpoint(folder) then finds.
+
+    Args:
+      folder: str.  name: str, say "model.ckpt".
+      arrays: dict variable name -> NumPy array.
+    """
+    names = sorted(arrays)
+    with tf.Graph().as_default(), tf.Session() as session:
+        tensors = [tf.placeholder(arrays[key].dtype, arrays[key].shape) for key in names]
+        save = tf.raw_ops.SaveV2(prefix=os.path.join(folder, name), tensor_names=names,
+                                 shape_and_slices=[""] * len(names), tensors=tensors)
+        session.run(save, {tensor: arrays[key] for tensor, key in zip(tensors, names)})
+    with tf.io.gfile.GFile(os.path.join(folder, "checkpoint"), "w") as stream:
+        stream.write('model_checkpoint_path: "{0}"\nall_model_checkpoint_paths: "{0}"\n'.format(
+            name))
 
 
 def require_folder(output_dir):

@@ -59,12 +59,18 @@ def dropout(x, rate, seed, site, index=0):
 
 def activation(config):
     """The function that the config's hidden_act names."""
-    return {"gelu": gelu, "gelu_new": gelu, "relu": tf.nn.relu, "tanh": tf.tanh}[config.hidden_act]
+    return {"gelu": gelu, "gelu_new": gelu, "gelu_erf": gelu_erf, "relu": tf.nn.relu,
+            "tanh": tf.tanh}[config.hidden_act]
 
 
 def gelu(x):
     """Gaussian error linear unit in its tanh form (arXiv 1606.08415)."""
     return 0.5 * x * (1.0 + tf.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
+
+
+def gelu_erf(x):
+    """Gaussian error linear unit as it is defined, x · Φ(x); what Hugging Face calls "gelu"."""
+    return 0.5 * x * (1.0 + tf.math.erf(x / math.sqrt(2.0)))
 
 
 def gather_positions(x, positions):

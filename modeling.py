@@ -59,7 +59,7 @@ class AlbertConfig(object):
                 "parameter_sharing": "all", "embedding_style": "albert_zh",
                 "num_hidden_groups": 1, "inner_group_num": 1}
     CHOICES = {"ln_type": ("postln", "preln"), "embedding_style": ("albert_zh", "google"),
-               "hidden_act": ("gelu", "gelu_new", "relu", "tanh"),
+               "hidden_act": ("gelu", "gelu_new", "gelu_erf", "relu", "tanh"),
                "parameter_sharing": ("all", "attention", "ffn", "none")}
     FRACTIONS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
     IGNORED = ("directionality", "pooler_fc_size", "pooler_num_attention_heads",
@@ -262,11 +262,12 @@ def layer_scopes(index, config):
     if config.parameter_sharing == "ffn":
         return LayerScopes("layer_shared/attention_%d" % index, "layer_shared/intermediate",
                            "layer_shared/output")
+    groups = config.num_hidden_groups
     layer = "layer_shared"
-    if config.parameter_sharing == "none" or config.num_hidden_groups == config.num_hidden_layers:
+    if config.parameter_sharing == "none" or 1 < groups == config.num_hidden_layers:
         layer = "layer_%d" % index
-    elif config.num_hidden_groups > 1:
-        layer = "group_%d" % (index * config.num_hidden_groups // config.num_hidden_layers)
+    elif groups > 1:
+        layer = "group_%d" % (index * groups // config.num_hidden_layers)
     return LayerScopes(layer + "/attention", layer + "/intermediate", layer + "/output")
 
 

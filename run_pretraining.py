@@ -204,7 +204,7 @@ def main(flag_values):
     plan = (checkpoints.plan_initialization(run.init_checkpoint, variables)
             if run.init_checkpoint else None)
     checkpoints.require_folder(run.output_dir)
-    checkpoints.check_resume(run.output_dir, variables)
+    checkpoints.check_resume(run.output_dir, variables, run.do_train)
     if checkpoints.step_of(run.output_dir):
         plan = None  # a run goes on from its own weights
     elif not (run.do_train or plan):

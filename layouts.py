@@ -1,0 +1,175 @@
+"""Variable names of the public layouts, and what names and shapes tell of a model.
+
+In: variable names, with shapes.  Out: the same variable's name in another layout; config keys.
+No TensorFlow.
+
+  this project  bert/encoder/layer_shared/attention/self/query/kernel, as in albert_zh; layer_0 ...
+                where each layer has its own, as in plain BERT; group_0 ... between the two
+  Google        bert/encoder/transformer/group_0/inner_group_0/attention_1/self/query/kernel
+  Hugging Face  albert.encoder.albert_layer_groups.0.albert_layers.0.attention.query.weight,
+                bert.encoder.layer.0.attention.self.query.weight; kernels transposed
+
+The style is another matter than the names: "albert_zh" adds position and type embeddings after the
+projection, "google" before it. Google's style is stored here under this project's names, too.
+"""
+
+import collections
+import re
+
+# The parts of one layer: this project's scope -> Google's scope, Hugging Face's ALBERT scope.
+LayerPart = collections.namedtuple("LayerPart", "google huggingface")
+LAYER_PARTS = {
+    "attention/self/query": LayerPart("attention_1/self/query", "attention.query"),
+    "attention/self/key": LayerPart("attention_1/self/key", "attention.key"),
+    "attention/self/value": LayerPart("attention_1/self/value", "attention.value"),
+    "attention/output/dense": LayerPart("attention_1/output/dense", "attention.dense"),
+    "attention/output/LayerNorm": LayerPart("LayerNorm", "attention.LayerNorm"),
+    "intermediate/dense": LayerPart("ffn_1/intermediate/dense", "ffn"),
+    "output/dense": LayerPart("ffn_1/intermediate/output/dense", "ffn_output"),
+    "output/LayerNorm": LayerPart("LayerNorm_1", "full_layer_layer_norm"),
+}
+LAYER = re.compile(r"bert/encoder/(?:layer_shared|(?:group|layer)_(\d+))/(.+)/(\w+)$")
+GOOGLE_LAYER = re.compile(r"bert/encoder/transformer/group_(\d+)/")
+
+# Scopes outside the layers that Hugging Face's ALBERT calls otherwise.
+HUGGINGFACE_SCOPES = {
+    "bert/pooler/dense": "albert.pooler",
+    "cls/predictions": "predictions",
+    "cls/predictions/transform/dense": "predictions.dense",
+    "cls/predictions/transform/LayerNorm": "predictions.LayerNorm",
+    "cls/seq_relationship": "sop_classifier.classifier",
+}
+HUGGINGFACE_LEAVES = {"kernel": "weight", "gamma": "weight", "beta": "bias", "bias": "bias",
+                      "output_weights": "weight", "output_bias": "bias"}
+
+WORDS = "bert/embeddings/word_embeddings"
+PROJECTION = "bert/embeddings/word_embeddings_2"
+MAPPING = "bert/encoder/embedding_hidden_mapping_in/kernel"
+SIZES = (("intermediate_size", re.compile(r"bert/encoder/.*intermediate(_\d+)?/dense/bias$")),
+         ("max_position_embeddings", re.compile("bert/embeddings/position_embeddings$")),
+         ("type_vocab_size", re.compile("bert/embeddings/token_type_embeddings$")))
+
+# What in the encoder stands once for each layer or group, and what the layers then share.
+NUMBERED = re.compile(r"bert/encoder/(?:transformer/|layer_shared/)?"
+                      r"(group|layer|attention|intermediate)_(\d+)/")
+SHARING = {"layer": "none", "attention": "ffn", "intermediate": "attention"}
+
+
+def google_name(name):
+    """Google's name for a variable of this project."""
+    match = LAYER.match(name)
+    if not match or match.group(2) not in LAYER_PARTS:
+        return name
+    return "bert/encoder/transformer/group_{}/inner_group_0/{}/{}".format(
+        match.group(1) or 0, LAYER_PARTS[match.group(2)].google, match.group(3))
+
+
+def huggingface_name(name, family):
+    """Hugging Face's name for a variable of this project; family is "albert" or "bert"."""
+    scope, _, leaf = name.rpartition("/")
+    leaf = HUGGINGFACE_LEAVES.get(leaf, leaf + ".weight")  # an embedding has no leaf of its own
+    if not scope:
+        return "classifier." + leaf
+    match = LAYER.match(name)
+    if family == "albert" and match:
+        return "albert.encoder.albert_layer_groups.{}.albert_layers.0.{}.{}".format(
+            match.group(1) or 0, LAYER_PARTS[match.group(2)].huggingface, leaf)
+    if family == "albert":
+        scope = HUGGINGFACE_SCOPES.get(scope, re.sub("^bert/", "albert/", scope))
+    return re.sub(r"/layer_(\d+)/", r"/layer/\1/", scope).replace("/", ".") + "." + leaf
+
+
+def is_transposed(name):
+    """True for a variable that PyTorch stores the other way round, [out, in]."""
+    return name.endswith("/kernel")
+
+
+def same_groups_everywhere(layers, groups):
+    """Whether this project, Google and Hugging Face give each layer the same group.
+
+    The other two divide floating-point numbers, which for some pairs from 18 layers on rounds to
+    the group before.
+    """
+    return all(index * groups // layers == int(index / layers * groups)
+               == int(index / (layers / groups)) for index in range(layers))
+
+
+def prefix_of(names):
+    """What stands before bert/ in all names, such as "module/" in a TF-Hub export; mostly ""."""
+    found = [name[:-len(WORDS)] for name in names if name.endswith(WORDS)]
+    return min(found, key=len) if found else ""
+
+
+def stored_names(variables, stored):
+    """Where a model's variables stand in a checkpoint: dict variable -> name, found ones only.
+
+    Args:
+      variables: names of this project's variables.
+      stored: names in the checkpoint: this project's or Google's, with or without a prefix.
+    """
+    prefix, found = prefix_of(stored), {}
+    for name in variables:
+        for candidate in (prefix + name, prefix + google_name(name), name):
+            if candidate in stored:
+                found.setdefault(name, candidate)
+    return found
+
+
+def config_keys(shapes):
+    """The config keys that names and shapes of a model's variables tell, in reading order.
+
+    Args:
+      shapes: dict name -> shape, of a checkpoint in any layout or of a model.
+    Returns:
+      OrderedDict key -> value; embedding_style is "bert" for a plain BERT; empty without word
+      embeddings.
+    """
+    prefix, keys = prefix_of(shapes), collections.OrderedDict()
+    shapes = {name[len(prefix):]: shape for name, shape in shapes.items()
+              if name.startswith(prefix)}
+    if WORDS not in shapes:
+        return keys
+    keys["embedding_style"] = style = style_of(shapes)
+    keys.update(sharing_keys(shapes, style))
+    keys["vocab_size"], width = shapes[WORDS]
+    if style != "bert":
+        keys["embedding_size"] = width
+    keys["hidden_size"] = shapes.get(PROJECTION, shapes.get(MAPPING, [width]))[-1]
+    for name, shape in sorted(shapes.items()):
+        for key, pattern in SIZES:
+            if pattern.match(name):
+                keys[key] = shape[0]
+    return keys
+
+
+def style_of(names):
+    """"albert_zh", "google" or "bert" (no factorized embeddings), by the names."""
+    if PROJECTION in names:
+        return "albert_zh"
+    if MAPPING in names or any(GOOGLE_LAYER.match(name) for name in names):
+        return "google"
+    return "bert"
+
+
+def sharing_keys(names, style):
+    """num_hidden_groups or parameter_sharing, and num_hidden_layers where each has its number."""
+    counts = {}
+    for kind, number in (match.groups() for match in map(NUMBERED.match, names) if match):
+        counts[kind] = max(counts.get(kind, 0), int(number) + 1)
+    kind, count = max(counts.items()) if counts else ("", 1)
+    keys = {"google": [("num_hidden_groups", count)],
+            "albert_zh": [("parameter_sharing", SHARING.get(kind, "all"))], "bert": []}[style]
+    return keys + ([("num_hidden_layers", count)] if kind in SHARING else [])
+
+
+def fitting_keys(shapes, variables):
+    """What a config must say to fit a checkpoint, where the model's says otherwise.
+
+    Args:
+      shapes: dict name -> shape of the checkpoint.  variables: the same of the model.
+    Returns:
+      str, say '"embedding_style": "google", "num_hidden_groups": 1'; "" where nothing differs.
+    """
+    there, here = config_keys(shapes), config_keys(variables)
+    return ", ".join('"{}": {}'.format(key, '"%s"' % value if isinstance(value, str) else value)
+                     for key, value in there.items() if here.get(key) != value)
