@@ -131,13 +131,15 @@ def find_units(rows, whole_words, ngram, rng):
     return starts[maskable], lengths[maskable]
 
 
-def choose_units(lengths, row_starts, budgets, rng):
+def choose_units(lengths, row_starts, left, at_least_one, max_predictions, rng):
     """Takes units in random order, skipping those that no longer fit, until the budget is used up.
 
     Args:
       lengths: int array [U], tokens of each unit, row after row.
       row_starts: int array [R + 1], the first unit of each row.
-      budgets: function of the shortest unit of each row [R] to the tokens to mask in it [R].
+      left: int array [R], tokens to take.
+      at_least_one: bool array [R], rows that get room for their shortest unit in any case …
+      max_predictions: int, … if it is not longer than this.
       rng: np.random.RandomState.
     Returns:
       bool array [U].
@@ -147,9 +149,10 @@ def choose_units(lengths, row_starts, budgets, rng):
     filled = np.arange(width) < counts[:, None]  # [R, W]
     sizes = np.zeros(filled.shape, dtype=np.int32)
     sizes[filled] = lengths
+    shortest = np.where(filled, sizes, max_predictions + 1).min(1)
+    room = np.where(at_least_one & (shortest <= max_predictions), np.maximum(left, shortest), left)
     order = random_order(filled, rng)  # [R, W]
-    left = budgets(np.where(filled, sizes, np.iinfo(np.int32).max).min(1)).astype(np.int32)
-    taken = fill_budgets(np.take_along_axis(sizes, order, 1), left)
+    taken = fill_budgets(np.take_along_axis(sizes, order, 1), room.astype(np.int32))
     rows, columns = np.nonzero(taken)
     chosen = np.zeros(len(lengths), dtype=bool)
     chosen[row_starts[rows] + order[rows, columns]] = True
@@ -203,8 +206,8 @@ def mask_rows(rows, tables, masked_lm_prob, max_predictions, whole_words, ngram,
     Args:
       rows: Rows.
       tables: VocabTables.
-      masked_lm_prob: float, share of the row's tokens to predict, at least one unit.
-      max_predictions: int, and at most so many.
+      masked_lm_prob: float, share of the row's tokens to predict, at least one word.
+      max_predictions: int, tokens to predict at most.
       whole_words: bool, mask all tokens of a word together.
       ngram: int, longest n-gram of words to mask together.
       continuation_targets: bool, the target of a character inside a word is its ## form.
@@ -212,15 +215,18 @@ def mask_rows(rows, tables, masked_lm_prob, max_predictions, whole_words, ngram,
     Returns:
       Masks.
     """
-    starts, lengths = find_units(rows, whole_words, ngram, rng)
-    row_starts = np.searchsorted(starts, rows.offsets)
-    wanted = np.rint(np.diff(rows.offsets) * masked_lm_prob)
-
-    def budgets(shortest):
-        return np.clip(np.maximum(wanted, shortest), 1, max_predictions)
-
-    chosen = choose_units(lengths, row_starts, budgets, rng)
-    flat = ranges(starts[chosen], lengths[chosen])  # [M]
+    wanted = np.clip(np.rint(np.diff(rows.offsets) * masked_lm_prob), 1, max_predictions)
+    masked = np.zeros(rows.offsets[-1], dtype=bool)
+    left = wanted
+    for longest in sorted({ngram, 1}, reverse=True):  # words fill up what n-grams leave
+        starts, lengths = find_units(rows, whole_words, longest, rng)
+        free = ~masked[starts]
+        starts, lengths = starts[free], lengths[free]
+        chosen = choose_units(lengths, np.searchsorted(starts, rows.offsets), left,
+                              (left == wanted) & (longest == 1), max_predictions, rng)
+        masked[ranges(starts[chosen], lengths[chosen])] = True
+        left = wanted - np.add.reduceat(masked, rows.offsets[:-1], dtype=np.int64)
+    flat = np.flatnonzero(masked)  # [M]
     offsets = np.searchsorted(flat, rows.offsets)
     targets = rows.ids[flat]
     if continuation_targets:
