@@ -202,7 +202,7 @@ def _check_line(line, encoding, path, name, position):
                 number, left = number + part.count(b"\n"), left - len(part)
         raise cli.UserError("{}, line {}, byte {}: not {}; --input_encoding names the encoding of "
                             "the text, for example gb18030".format(
-                                name, number, position + error.start, encoding)) from error
+                                name, number, position + error.start + 1, encoding)) from error
 
 
 class Indexer(object):

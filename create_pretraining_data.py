@@ -117,7 +117,10 @@ def main(flag_values):
     check_options(run)
     paths = cli.match_files(run.input_file, "input_file")
     corpus.check_files(paths)
-    tokenization.load_vocab(run.vocab_file)
+    vocab_size = len(tokenization.load_vocab(run.vocab_file))
+    if run.masking == "dynamic" and vocab_size > records.WORD_START_BIT:
+        raise cli.UserError("--masking=dynamic: at most {} tokens, {} has {}".format(
+            records.WORD_START_BIT, run.vocab_file, vocab_size))
     os.makedirs(os.path.dirname(run.output_file) or ".", exist_ok=True)
     work = manifest.hidden_path(run.output_file, range_label(run.shard_range) + ".work")
     shutil.rmtree(work, ignore_errors=True)

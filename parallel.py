@@ -109,10 +109,10 @@ def watch(total, what):
         import tqdm
         tqdm.tqdm.monitor_interval = 0  # no thread beside processes that fork
         return tqdm.tqdm(total=total, unit=" " + what).update
-    return _Lines(total, what)
+    return ProgressLines(total, what)
 
 
-class _Lines(object):
+class ProgressLines(object):
     """Logs done/total and the time to go, at most once a minute."""
 
     def __init__(self, total, what, interval=60.0, clock=time.time):

@@ -122,7 +122,7 @@ def test_gbk_text_is_named_with_file_line_and_byte(tmp_path):
     path.write_bytes(b"abc\n\nab" + "渔港".encode("gbk") + b"\n")
     with pytest.raises(cli.UserError) as error:
         indexed(tmp_path, [str(path)], 3)
-    for word in (str(path), "line 3", "byte 7", "utf-8", "--input_encoding", "gb18030"):
+    for word in (str(path), "line 3", "byte 8", "utf-8", "--input_encoding", "gb18030"):
         assert word in str(error.value)
 
 
