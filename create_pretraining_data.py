@@ -171,7 +171,7 @@ def create(run, paths, work):
         totals.update(progress.shards[shard])
     check_totals(totals, progress, chosen)
     progress.finish()
-    report(totals, progress, chosen, time.time() - started)
+    closing_report(totals, progress, chosen, time.time() - started)
 
 
 def shard_settings(run, num_bytes):
@@ -268,7 +268,7 @@ def check_totals(totals, progress, chosen):
             totals["documents"]))
 
 
-def report(totals, progress, chosen, seconds):
+def closing_report(totals, progress, chosen, seconds):
     """Logs the closing report."""
     share = {name: 100.0 * totals[part] / max(totals[whole], 1) for name, part, whole in (
         ("swapped", "swapped", "instances"), ("unknown", "unknown tokens", "tokens"),
