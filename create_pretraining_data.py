@@ -240,9 +240,7 @@ def make_shards(maker, progress, chosen, workers, num_shown):
     seconds = collections.Counter()
     if not missing:
         return seconds
-    progress.begin()
-    for shard in missing:
-        records.remove_temporaries(progress.shard_path(shard))
+    progress.begin(missing)
     maker.load()  # before the workers, which then need not load it again
     jobs = [(shard, progress.shard_path(shard), num_shown if shard == missing[0] else 0)
             for shard in missing]

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import re
 
 import cli
 import records
@@ -38,6 +39,11 @@ def hidden_path(output_file, ending):
 def manifest_path(output_file):
     """data/tf_news.manifest.json."""
     return output_stem(output_file) + ".manifest.json"
+
+
+def manifest_of(path):
+    """The manifest that belongs to a TFRecord file, one of several shards or not."""
+    return manifest_path(re.sub(r"-\d{5,}-of-\d{5,}(?=\.tfrecord$)", "", path))
 
 
 def read_json(path):
@@ -170,14 +176,20 @@ class Progress(object):
     def shard_path(self, shard):
         return shard_path(self.output_file, shard, self.num_shards)
 
-    def begin(self):
-        """Notes that a run with these settings is under way."""
+    def begin(self, missing):
+        """Notes that a run on the missing shards is under way; clears up after killed ones."""
+        for path in [self._path, manifest_path(self.output_file)] + list(
+                map(self.shard_path, missing)):
+            records.remove_temporaries(path)
+        self._note()
+
+    def _note(self):
         write_json(self._path, dict(self.identity, shards=self.shards))
 
     def add(self, shard, counts):
         """Notes a finished shard."""
         self.shards[shard] = counts
-        self.begin()
+        self._note()
 
     def finish(self):
         """Writes the manifest: identity, counts by shard and in all.

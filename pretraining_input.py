@@ -5,20 +5,27 @@ float32) tensors, by the names of records.py.
 
 The order of training is a function of (seed, step) alone: epoch e shuffles the files, then the
 records, with seed + e. So a resumed run goes on with the very records that an undisturbed one
-would have seen, and nothing about the position is saved.
+would have seen, and nothing about the position is saved. Dynamic records are masked here, batch b
+with the seed (seed, b).
 """
 
 import collections
+import json
 
 import tensorflow.compat.v1 as tf
 
+import dynamic_masking
+import manifest
 from cli import UserError, match_files
 
 SHUFFLE_BUFFER = 10000  # records; about 25 MB at length 512
 PARALLEL_FILES = 16
 ENDLESS = 2 ** 62
 
-Source = collections.namedtuple("Source", "files compression seq_length max_predictions")
+# masking: dynamic_masking.Options where the records are dynamic, None where masks stand in them.
+# manifests: {path: content} of the manifests that stand beside the files.
+Source = collections.namedtuple(
+    "Source", "files compression seq_length max_predictions masking manifests")
 
 
 def feature_lengths(seq_length, max_predictions):
@@ -50,6 +57,7 @@ def peek(files, seq_length, max_predictions, flag_name="input_file"):
     if len(set(kinds.values())) > 1:
         raise UserError("--{}: {} is compressed and {} is not; read them in separate runs".format(
             flag_name, *[next(p for p in files if kinds[p] == kind) for kind in ("GZIP", "")]))
+    dynamic = set()
     for path in files:
         try:
             first = next(iterate(path, kinds[path]))
@@ -58,16 +66,21 @@ def peek(files, seq_length, max_predictions, flag_name="input_file"):
         except tf.errors.OpError as error:
             raise UserError("--{}: {} is not a TFRecord file, or is damaged: {}".format(
                 flag_name, path, error.message)) from None
-        check_record(first, path, seq_length, max_predictions)
-    return Source(list(files), kinds[files[0]], seq_length, max_predictions)
+        if check_record(first, path, seq_length, max_predictions):
+            dynamic.add(path)
+    manifests = read_manifests(files, seq_length, max_predictions)
+    masking = dynamic_options(files, dynamic, manifests) if dynamic else None
+    return Source(list(files), kinds[files[0]], seq_length, max_predictions, masking, manifests)
 
 
 def check_record(record, path, seq_length, max_predictions):
-    """Raises UserError where a serialized record does not fit the flags."""
+    """Raises UserError where a serialized record does not fit the flags; True if it is dynamic."""
     try:
         features = tf.train.Example.FromString(record).features.feature
     except Exception as error:  # protobuf raises another class in each of its versions
         raise UserError("{} holds no tf.train.Example: {}".format(path, error)) from None
+    if set(features) == set(dynamic_masking.FEATURES):
+        return True
     for name, (length, dtype) in sorted(feature_lengths(seq_length, max_predictions).items()):
         if name not in features:
             raise UserError("{}: records have no feature {!r}; they have: {}".format(
@@ -77,6 +90,58 @@ def check_record(record, path, seq_length, max_predictions):
             flag = "max_predictions_per_seq" if "masked" in name else "max_seq_length"
             raise UserError("{}: records have {} of length {}, but --{} asks for {}".format(
                 path, name, len(values.value), flag, length))
+    return False
+
+
+def read_manifests(files, seq_length, max_predictions):
+    """{path: content} of the manifests beside the files, each checked against the flags.
+
+    Raises:
+      UserError: a manifest names other lengths.
+    """
+    manifests = {}
+    for path in sorted({manifest.manifest_of(path) for path in files}):
+        if tf.io.gfile.exists(path):
+            with tf.io.gfile.GFile(path, "rb") as stream:
+                manifests[path] = json.loads(stream.read().decode("utf-8"))
+    for path, content in manifests.items():
+        for flag, asked in (("max_seq_length", seq_length),
+                            ("max_predictions_per_seq", max_predictions)):
+            if content["settings"][flag] != asked:
+                raise UserError("{}: records were made with --{}={}, but {} is asked for".format(
+                    path, flag, content["settings"][flag], asked))
+        found = sum(manifest.manifest_of(name) == path for name in files)
+        if found != content["settings"]["num_shards"]:
+            tf.logging.warning("%s: %d of %d shards are among the files", path, found,
+                               content["settings"]["num_shards"])
+    return manifests
+
+
+def dynamic_options(files, dynamic, manifests):
+    """dynamic_masking.Options for files that must all be dynamic and made in one way."""
+    for path in files:
+        if path not in dynamic:
+            raise UserError("{} holds no masks and {} does; read them in separate runs".format(
+                sorted(dynamic)[0], path))
+        if manifest.manifest_of(path) not in manifests:
+            raise UserError("{}: its masks are made in training, which needs {}".format(
+                path, manifest.manifest_of(path)))
+    first, *others = sorted(manifests)
+    for other in others:
+        difference = manifest.first_difference(dynamic_masking.relevant(manifests[first]),
+                                               dynamic_masking.relevant(manifests[other]))
+        if difference:
+            raise UserError("{} and {} are to be masked in other ways: {}".format(
+                first, other, difference))
+    return dynamic_masking.options_from_manifest(manifests[first])
+
+
+def check_vocab_size(source, vocab_size):
+    """Raises UserError for records with more token ids than the model's config has."""
+    for path, content in sorted(source.manifests.items()):
+        if content["vocab"]["size"] > vocab_size:
+            raise UserError("{}: records were made with a vocabulary of {} tokens, the config has "
+                            "vocab_size {}".format(path, content["vocab"]["size"], vocab_size))
 
 
 def compression_of(path):
@@ -111,7 +176,8 @@ def training_dataset(source, batch_size, seed, first_record=0):
         return records.shuffle(SHUFFLE_BUFFER, seed=seed + number, reshuffle_each_iteration=False)
 
     records = tf.data.Dataset.range(epoch, ENDLESS).flat_map(one_epoch).skip(skipped)
-    return parsed(records.batch(batch_size, drop_remainder=True), source)
+    return parsed(records.batch(batch_size, drop_remainder=True), source, seed,
+                  first_record // batch_size)
 
 
 def evaluation_dataset(source, batch_size):
@@ -132,8 +198,17 @@ def evaluation_dataset(source, batch_size):
     return parsed(records.batch(batch_size), source).map(fill)
 
 
-def parsed(batches, source):
-    """Parses serialized records a whole batch at a time, twice as fast as one by one."""
+def parsed(batches, source, seed=0, first_batch=0):
+    """Parses serialized records a whole batch at a time, twice as fast as one by one.
+
+    Dynamic records get their masks by (seed, number of the batch).
+    """
+    threads = tf.data.experimental.AUTOTUNE
+    if source.masking:
+        return batches.enumerate(first_batch).map(
+            lambda number, batch: dynamic_masking.parse_batch(
+                batch, tf.stack([tf.constant(seed, tf.int64), number]), source.masking),
+            num_parallel_calls=threads).prefetch(threads)
     lengths = feature_lengths(source.seq_length, source.max_predictions)
     spec = {name: tf.FixedLenFeature([length], dtype) for name, (length, dtype) in lengths.items()}
 
@@ -144,5 +219,4 @@ def parsed(batches, source):
         return {name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value
                 for name, value in features.items()}
 
-    threads = tf.data.experimental.AUTOTUNE
     return batches.map(parse, num_parallel_calls=threads).prefetch(threads)

@@ -147,11 +147,12 @@ def check_run(run, config):
             run.train_batch_size, usual, PUBLISHED_RATE, PUBLISHED_BATCH)
 
 
-def sources(run):
+def sources(run, config):
     """The checked records to train on and to evaluate on."""
     lengths = run.max_seq_length, run.max_predictions_per_seq
     files = pretraining_input.find_files(run.input_file, "input_file")
     source = pretraining_input.peek(files, *lengths)
+    pretraining_input.check_vocab_size(source, config.vocab_size)
     tf.logging.info("%d input files, the first %s", len(source.files), source.files[0])
     if not run.do_eval:
         return source, None
@@ -199,7 +200,7 @@ def main(flag_values):
     run = cli.settings_of(flag_values)
     config = modeling.AlbertConfig.from_json_file(run.bert_config_file)
     check_run(run, config)
-    train_source, eval_source = sources(run)
+    train_source, eval_source = sources(run, config)
     variables = model_variables(config, run)
     plan = (checkpoints.plan_initialization(run.init_checkpoint, variables)
             if run.init_checkpoint else None)
