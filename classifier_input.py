@@ -135,10 +135,8 @@ def cached_examples(task, labels, source, encoder, folder, input_encoding, need_
         for stale in tf.io.gfile.glob(os.path.join(folder, stem + "-*.ids")):
             tf.io.gfile.remove(stale)
         rows = rows_of_file(task, source, content, input_encoding, labels, need_labels)
-        write_cache(path, encoded_rows(rows, labels, encoder))
+        write_cache(path, source, encoded_rows(rows, labels, encoder))
         examples = read_header(path, source)
-    if not examples.rows:
-        raise UserError("{}: no rows".format(source))
     tf.logging.info(
         "%s (%s): %d rows, %d tokens on average, longest %d, %d cut to %d tokens, %d unlabelled",
         source, input_encoding, examples.rows, round(examples.tokens / examples.rows),
@@ -182,8 +180,12 @@ def encoded_rows(rows, labels, encoder):
         yield ids, first, numbers.get(row.label, -1), was_cut
 
 
-def write_cache(path, rows):
-    """Writes encoded rows under a temporary name, then renames: a cache file is always whole."""
+def write_cache(path, source, rows):
+    """Writes encoded rows under a temporary name, then renames: a cache file is always whole.
+
+    Raises:
+      UserError: there are none; source: their file.
+    """
     ends, firsts, labels, tokens = [array.array("i") for _ in range(4)]
     longest = cut = 0
     for ids, first, label, was_cut in rows:
@@ -193,6 +195,8 @@ def write_cache(path, rows):
         labels.append(label)
         longest = max(longest, len(ids))
         cut += was_cut
+    if not ends:
+        raise UserError("{}: no rows".format(source))
     header = array.array("i", [FORMAT, len(ends), len(tokens), longest, cut, labels.count(-1)])
     unfinished = "{}.{}.unfinished".format(path, os.getpid())
     with tf.io.gfile.GFile(unfinished, "wb") as stream:

@@ -18,6 +18,7 @@ import os
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import checkpoints
 import modeling
 from classifier_input import TextEncoder, padded_arrays
 from classifier_report import prediction_line, write_report, write_whole
@@ -64,14 +65,14 @@ def chosen_checkpoint(folder):
     """The best checkpoint where the run was made with --save_best, else the newest, else None."""
     best = None
     if (read_description(folder) or {}).get("save_best"):
-        best = tf.train.latest_checkpoint(os.path.join(folder, BEST))
-    return best or tf.train.latest_checkpoint(folder)
+        best = checkpoints.newest_checkpoint(os.path.join(folder, BEST))
+    return best or checkpoints.newest_checkpoint(folder)
 
 
 def keep_best(folder, report):
     """Copies folder's newest checkpoint to best/, which describes itself too."""
     best = os.path.join(folder, BEST)
-    checkpoint, former = tf.train.latest_checkpoint(folder), tf.train.latest_checkpoint(best)
+    checkpoint, former = checkpoints.newest_checkpoint(folder), checkpoints.newest_checkpoint(best)
     name = os.path.basename(checkpoint)
     description = dict(read_description(folder), save_best=False)
     config = modeling.AlbertConfig.from_json_file(os.path.join(folder, CONFIG))

@@ -5,6 +5,7 @@ Out in --output_dir: checkpoints, eval_results.txt and .json, test_results.tsv, 
 all that the folder needs to answer alone: classifier.json, albert_config.json, vocab.txt.
 """
 
+import codecs
 import collections
 import functools
 import os
@@ -83,20 +84,24 @@ def define_flags(flag_values):
 # --- what the run is made of ------------------------------------------------------------------
 
 
-def recall(run, flag_values):
-    """Fills flags that are not given from what output_dir says of itself; not for training."""
+def recall(run, given):
+    """Fills flags that are not given from what output_dir says of itself; not for training.
+
+    Returns:
+      that description, or None.
+    """
     description = predictor.read_description(run.output_dir)
     if description is None or run.do_train:
         return None
     for name in REMEMBERED:
-        if not flag_values[name].present:
+        if name not in given:
             setattr(run, name, description[name])
     run.vocab_file = run.vocab_file or os.path.join(run.output_dir, predictor.VOCABULARY)
     run.bert_config_file = run.bert_config_file or os.path.join(run.output_dir, predictor.CONFIG)
     return description
 
 
-def check_run(run):
+def check_job(run):
     """Raises UserError for settings that no run can be made with."""
     training.check_settings(run)
     if not (run.do_train or run.do_eval or run.do_predict or run.do_export):
@@ -109,6 +114,10 @@ def check_run(run):
     if not run.data_dir and (run.do_train or run.do_eval or run.do_predict
                              and not run.predict_file):
         raise cli.UserError("--data_dir is required")
+    try:
+        codecs.lookup(run.input_encoding)
+    except LookupError as error:
+        raise cli.UserError("--input_encoding: {}".format(error)) from None
     for name, fits, rule in (
             ("num_train_epochs", run.num_train_epochs > 0, "above 0"),
             ("predict_batch_size", run.predict_batch_size >= 1, "at least 1"),
@@ -135,7 +144,8 @@ def prepare(run, description):
     setup = Setup(task, labels, config, TextEncoder(tokenizer, run.max_seq_length), None)
     plan = None
     if run.init_checkpoint:
-        plan = checkpoints.plan_initialization(run.init_checkpoint, model_variables(setup, run))
+        plan = checkpoints.plan_initialization(run.init_checkpoint,
+                                               classifier_variables(setup, run))
     return setup._replace(plan=plan)
 
 
@@ -164,21 +174,21 @@ def classifier(features, setup, run, training_mode=False, seed=0):
         setup.config, run.classifier_dropout if training_mode else 0.0, seed)
 
 
-def model_variables(setup, run):
+def classifier_variables(setup, run):
     """Name -> shape of every variable that training makes."""
     def build():
         classifier({name: tf.zeros([1, 1], tf.int32) for name in predictor.FEATURES}, setup, run)
     return checkpoints.variables_of(build)
 
 
-def model_function(setup, run):
+def classifier_function(setup, run):
     """The model_fn that the Estimator calls."""
     def model_fn(features, labels, mode, params):
         del labels, params
         train = mode == tf.estimator.ModeKeys.TRAIN
         step = tf.cast(tf.train.get_or_create_global_step(), tf.int32)
         head = classifier(features, setup, run, train, step)
-        plan = None if tf.train.latest_checkpoint(run.output_dir) else setup.plan
+        plan = None if checkpoints.newest_checkpoint(run.output_dir) else setup.plan
         if train:
             best = tf.argmax(head.logits, axis=-1, output_type=tf.int32)
             right = tf.cast(tf.equal(best, features["label_ids"]), tf.float32)
@@ -216,7 +226,7 @@ def start_afresh_if_changed(run, setup, examples):
         tf.logging.warning(
             "%s was made from other data, lengths or another config: its model is moved to %s, "
             "training starts again", run.output_dir, predictor.set_aside(run.output_dir))
-    checkpoints.check_resume(run.output_dir, model_variables(setup, run))
+    checkpoints.check_resume(run.output_dir, classifier_variables(setup, run), training=True)
     predictor.write_description(run.output_dir, dict(
         {name: getattr(run, name) for name in REMEMBERED}, made_from=made_from,
         labels=setup.labels, pair=setup.task.pair, save_best=run.save_best), setup.config,
@@ -224,7 +234,7 @@ def start_afresh_if_changed(run, setup, examples):
     training.write_run(run, setup.config)
 
 
-def train(run, setup, examples):
+def fine_tune(run, setup, examples):
     """Trains for --num_train_epochs from where the folder's newest checkpoint stands."""
     per_epoch = batches_per_epoch(examples, run.train_batch_size, run.use_tpu)
     run.num_train_steps = max(1, int(round(per_epoch * run.num_train_epochs)))
@@ -240,7 +250,7 @@ def train(run, setup, examples):
                         run.num_train_steps)
         return
     tf.logging.info("training from step %d to %d", start, run.num_train_steps)
-    estimator = training.estimator(model_function(setup, run), run)
+    estimator = training.estimator(classifier_function(setup, run), run)
 
     def train_to(step):
         estimator.train(input_function(
@@ -263,18 +273,18 @@ def score(run, setup, examples, batch_size, newest=False):
 
     newest: take output_dir's newest checkpoint even if there is a best one.
     """
-    checkpoint = (tf.train.latest_checkpoint(run.output_dir) if newest
+    checkpoint = (checkpoints.newest_checkpoint(run.output_dir) if newest
                   else predictor.chosen_checkpoint(run.output_dir))
     tf.logging.info("%s with %s", examples.source, checkpoint or run.init_checkpoint)
     probabilities, log_probs = fine_tuning.scores(
-        training.estimator(model_function(setup, run), run),
+        training.estimator(classifier_function(setup, run), run),
         input_function(run, examples, batch_size), examples, checkpoint)
     if examples.unlabelled:
         return None, probabilities
     return fine_tuning.report_of(log_probs, examples, setup.labels), probabilities
 
 
-def evaluate(run, setup):
+def evaluate_split(run, setup):
     """Writes and prints the class report of --eval_split."""
     examples = encode(run, setup, find_split(setup.task, run, run.eval_split))
     report, _ = score(run, setup, examples, run.eval_batch_size)
@@ -312,9 +322,7 @@ def answer(run):
 
 def export(run, setup):
     """Writes saved_model/ and the TFLite files to output_dir, and compares them with the model."""
-    sources = [find_split(setup.task, run, split)
-               for split in ("test", "dev", "train")
-               if run.data_dir and tasks.has_split(setup.task, run.data_dir, split, tf.io.gfile.exists)]
+    sources = tasks.files_there(setup.task, run.data_dir, tf.io.gfile.exists)
     if sources:
         batches = text_batches(setup.task, sources, run.input_encoding, setup.encoder,
                                CHECKED_ROWS)
@@ -329,18 +337,18 @@ def main(flag_values):
     tf.logging.set_verbosity(tf.logging.INFO)
     cli.require_flags(flag_values, ["output_dir"])
     run = cli.settings_of(flag_values)
-    setup_of_folder = recall(run, flag_values)
-    check_run(run)
-    setup = prepare(run, setup_of_folder)
+    description = recall(run, {name for name in flag_values if flag_values[name].present})
+    check_job(run)
+    setup = prepare(run, description)
     checkpoints.require_folder(run.output_dir)
     if run.do_train:
         examples = encode(run, setup, find_split(setup.task, run, "train"))
         start_afresh_if_changed(run, setup, examples)
-        train(run, setup, examples)
+        fine_tune(run, setup, examples)
     else:
         check_trained(run, setup)
     if run.do_eval:
-        evaluate(run, setup)
+        evaluate_split(run, setup)
     if run.do_predict and run.predict_file != "-":
         predict(run, setup)
     if run.do_export:
@@ -351,12 +359,16 @@ def main(flag_values):
 
 def check_trained(run, setup):
     """Raises UserError unless output_dir or --init_checkpoint is fine-tuned for these labels."""
-    checkpoint = predictor.chosen_checkpoint(run.output_dir)
-    if checkpoint is None and setup.plan is None:
+    if checkpoints.newest_checkpoint(run.output_dir):
+        checkpoints.check_resume(run.output_dir, classifier_variables(setup, run))
+    elif setup.plan is None:
         raise cli.UserError("--output_dir {!r} holds no checkpoint and there is no "
                             "--init_checkpoint; train first, with --do_train=True".format(
                                 run.output_dir))
-    predictor.check_classifier(checkpoint or setup.plan.prefix, len(setup.labels), setup.config)
+    elif setup.plan.missing:
+        raise cli.UserError("--init_checkpoint {!r} has no classifier weights (variables {}): it "
+                            "is not fine-tuned; train with --do_train=True first".format(
+                                run.init_checkpoint, ", ".join(setup.plan.missing)))
 
 
 if __name__ == "__main__":

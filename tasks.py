@@ -332,9 +332,11 @@ def split_file(task, data_dir, split, exists=os.path.exists):
         data_dir, split, task.name, ", ".join(names)))
 
 
-def has_split(task, data_dir, split, exists=os.path.exists):
-    """Whether the split's file is in data_dir."""
-    return any(exists(os.path.join(data_dir, name)) for name in task.files[split])
+def files_there(task, data_dir, exists=os.path.exists):
+    """Paths of the test, dev and train files that are in data_dir, which may be None."""
+    paths = [os.path.join(data_dir or "", name) for split in reversed(SPLITS)
+             for name in task.files[split]]
+    return [path for path in paths if data_dir and exists(path)]
 
 
 def reader_for(task, path):

@@ -1,0 +1,325 @@
+"""run_classifier.py end to end on toy pairs: train, resume, evaluate, predict, answer, refuse."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from conftest import ROOT, TOY_CONFIG, TOY_SENTENCES, toy_tokens, write_text
+from toy_classifier import PAIRS, write_classifier
+from toy_records import run_script
+
+import modeling
+import predictor
+import run_classifier
+from cli import UserError
+
+
+def pair_rows(count, start=0):
+    """LCQMC lines of different lengths; the second text alone tells the label."""
+    return "".join("{}\t{}\t{}\n".format(
+        TOY_SENTENCES[n % 12][:2 + n % 5], "明天" if n % 2 else "图书馆", n % 2)
+        for n in range(start, start + count))
+
+
+def write_data(folder, train=48, dev=13, test=9):
+    for name, count, start in (("train", train, 0), ("dev", dev, 3), ("test", test, 7)):
+        write_text(folder / (name + ".txt"), pair_rows(count, start))
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def small_config(tmp_path_factory):
+    """A configuration of one layer: the graph is built two dozen times here."""
+    config = dict(TOY_CONFIG, vocab_size=len(toy_tokens()), num_hidden_layers=1)
+    return write_text(tmp_path_factory.mktemp("config") / "config.json", json.dumps(config))
+
+
+@pytest.fixture(scope="module")
+def call(toy_vocab, small_config):
+    """Runs the script with the toy model's files and further flags."""
+    def run(output, *switches, **changes):
+        settings = dict(task_name="lcqmc_pair", vocab_file=toy_vocab, output_dir=str(output),
+                        bert_config_file=small_config, max_seq_length=40, train_batch_size=8,
+                        learning_rate=0.001, num_train_epochs=1, eval_batch_size=8)
+        settings.update(changes)
+        run_script(run_classifier, *(["--%s=%s" % item for item in settings.items()
+                                      if item[1] is not None] + list(switches)))
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, call):
+    """A model fine-tuned with --save_best until it has learned the toy task."""
+    data = write_data(tmp_path_factory.mktemp("more_data"), train=320)
+    folder = tmp_path_factory.mktemp("trained")
+    call(folder, "--do_train", "--save_best", data_dir=data, num_train_epochs=3,
+         learning_rate=0.005, classifier_dropout=0)
+    return str(folder)
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    return shutil.copytree(trained, str(tmp_path / "copy"))
+
+
+def results(folder, name="eval_results"):
+    with io.open(os.path.join(str(folder), name + ".json"), encoding="utf-8") as stream:
+        return json.load(stream)
+
+
+def predictions(folder):
+    """(labels, probabilities [rows, C]) of test_results.tsv."""
+    with io.open(os.path.join(str(folder), "test_results.tsv"), encoding="utf-8") as stream:
+        rows = [line.rstrip("\n").split("\t") for line in stream]
+    assert rows[0][:3] == ["row", "label", "confidence"]
+    assert [int(row[0]) for row in rows[1:]] == list(range(1, len(rows)))
+    return [row[1] for row in rows[1:]], np.array([row[3:] for row in rows[1:]], np.float64)
+
+
+# --- training ---------------------------------------------------------------------------------
+
+
+def test_learns_keeps_the_best_and_describes_itself(trained):
+    with io.open(os.path.join(trained, "evaluations.tsv"), encoding="utf-8") as stream:
+        lines = [line.split("\t") for line in stream.read().splitlines()[1:]]
+    assert [int(line[0]) for line in lines] == [40, 80, 120]
+    accuracies = [float(line[1]) for line in lines]
+    best = os.path.join(trained, "best")
+    assert results(best)["accuracy"] == max(accuracies) > 0.9
+    first_best = int(lines[accuracies.index(max(accuracies))][0])
+    assert tf.train.latest_checkpoint(best).endswith("model.ckpt-%d" % first_best)
+    assert predictor.chosen_checkpoint(trained) == tf.train.latest_checkpoint(best)
+    with io.open(os.path.join(trained, "classifier.json"), encoding="utf-8") as stream:
+        description = json.load(stream)
+    assert (description["task_name"], description["labels"]) == ("lcqmc_pair", ["0", "1"])
+    assert description["max_seq_length"] == 40 and "more_data" in description["data_dir"]
+    assert os.path.exists(os.path.join(trained, "flags.json"))
+    assert predictor.Predictor(best).predict(PAIRS).shape == (23, 2)
+
+
+def test_evaluation_is_the_same_at_any_batch_and_padding(trained, tmp_path, data):
+    found = []
+    for switches in (["--eval_batch_size=8"], ["--eval_batch_size=5"],
+                     ["--eval_batch_size=100", "--pad_to_max_length"]):
+        run_script(run_classifier, "--output_dir=" + trained, "--do_eval", *switches)
+        found.append(results(trained))
+    assert found[0]["examples"] == 13
+    for other in found[1:]:
+        assert other["accuracy"] == found[0]["accuracy"]
+        assert other["confusion"] == found[0]["confusion"]
+        assert abs(other["loss"] - found[0]["loss"]) < 1e-5
+
+
+def test_goes_on_from_where_it_stopped_and_then_has_nothing_to_train(
+        tmp_path, data, call, caplog):
+    def train(epochs):
+        caplog.clear()
+        call(tmp_path, "--do_train", data_dir=data, num_train_epochs=epochs)
+        return caplog.text
+
+    assert "training from step 0 to 6" in train(1)
+    assert "training from step 6 to 12" in train(2)
+    again = train(2)
+    assert "nothing to train" in again and "step 12 of 12" in again
+
+
+def test_tiny_data_set_trains_one_step_and_says_so(tmp_path, call, caplog):
+    data = write_data(tmp_path, train=3)
+    call(tmp_path / "out", "--do_train", data_dir=data, train_batch_size=32)
+    assert "3 rows in 1 steps an epoch (batch 3), 1 epochs: 1 steps" in caplog.text
+    assert tf.train.latest_checkpoint(str(tmp_path / "out")).endswith("model.ckpt-1")
+
+
+def test_patience_stops_and_stays_stopped(tmp_path, data, call, caplog):
+    settings = dict(data_dir=data, num_train_epochs=9, learning_rate=1e-9, patience=1)
+    call(tmp_path, "--do_train", **settings)
+    assert "stopped early at step 12 of 54: 1 evaluations without a better" in caplog.text
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-12")
+    call(tmp_path, "--do_train", **settings)
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-12")
+
+
+def test_changed_data_or_length_are_used_and_the_old_model_is_put_aside(
+        tmp_path, call, caplog):
+    data = write_data(tmp_path)
+    output = tmp_path / "out"
+    call(output, "--do_train", data_dir=data)
+    write_text(tmp_path / "train.txt", pair_rows(17))
+    call(output, "--do_train", data_dir=data, max_seq_length=6)
+    assert "is moved to %s" % (output / "replaced-1") in caplog.text
+    assert "training from step 0 to 3" in caplog.text
+    assert "17 inputs are cut to 6 tokens" in caplog.text
+    assert os.path.exists(str(output / "replaced-1" / "model.ckpt-6.index"))
+    call(output, "--do_eval", data_dir=data, max_seq_length=5)
+    assert "dev.txt (utf-8): 13 rows" in caplog.text and "13 cut to 5 tokens" in caplog.text
+
+
+# --- evaluation and prediction ----------------------------------------------------------------
+
+
+def test_accuracy_of_test_results_is_the_evaluations(trained, data, capsys):
+    run_script(run_classifier, "--output_dir=" + trained, "--do_eval", "--eval_split=test",
+               "--do_predict", "--predict_batch_size=4")
+    labels, probabilities = predictions(trained)
+    with io.open(os.path.join(data, "test.txt"), encoding="utf-8") as stream:
+        truth = [line.split("\t")[2].strip() for line in stream]
+    accuracy = sum(label == right for label, right in zip(labels, truth)) / len(truth)
+    assert results(trained, "eval_results_test")["accuracy"] == accuracy
+    assert "accuracy = {}\n".format(accuracy) in capsys.readouterr().out
+    assert [str(best) for best in probabilities.argmax(1)] == labels
+
+
+def test_a_row_out_for_each_row_in_whatever_the_batch(trained, data, tmp_path):
+    rows = pair_rows(9, 7).splitlines()
+    expected = predictor.Predictor(trained).predict([tuple(row.split("\t")[:2]) for row in rows])
+    for count in (1, 7, 9):
+        for batch_size in (8, 3):
+            unlabelled = ["\t".join(row.split("\t")[:2]) for row in rows[:count]]
+            path = write_text(tmp_path / "rows.txt", "\n".join(unlabelled))
+            run_script(run_classifier, "--output_dir=" + trained, "--do_predict",
+                       "--predict_file=" + path, "--predict_batch_size=%d" % batch_size)
+            labels, probabilities = predictions(trained)
+            assert len(labels) == count
+            assert np.abs(probabilities.sum(1) - 1).max() < 1e-6
+            assert np.abs(probabilities - expected[:count]).max() < 1e-6
+
+
+def test_a_fresh_process_answers_a_pipe_in_any_locale(trained):
+    text = "".join("{}\t{}\n".format(*pair) for pair in PAIRS[:3]) + "\n"
+    environment = dict(os.environ, LC_ALL="C", PYTHONUTF8="0", PYTHONIOENCODING="ascii")
+    done = subprocess.run(
+        [sys.executable, os.path.join(ROOT, "run_classifier.py"), "--output_dir=" + trained,
+         "--do_predict", "--predict_file=-"],
+        input=text.encode("utf-8"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=environment)
+    assert done.returncode == 0, done.stderr.decode("utf-8")
+    lines = done.stdout.decode("utf-8").split("\n")
+    assert len(lines) == 5 and lines[3:] == ["", ""]
+    found = np.array([line.split("\t")[3:] for line in lines[:3]], np.float64)
+    assert np.abs(found - predictor.Predictor(trained).predict(PAIRS[:3])).max() < 1e-6
+
+
+def test_published_command_evaluates_the_newest_or_the_initial_checkpoint(
+        tmp_path, data, call, toy_vocab, small_config):
+    initial = write_classifier(tmp_path, toy_vocab, small_config)
+    prefix = predictor.chosen_checkpoint(initial)
+    model = predictor.Predictor(initial)
+    output = tmp_path / "out"
+    call(output, "--do_train=False", "--do_eval=true", data_dir=data,
+         init_checkpoint=prefix, num_train_epochs=3)
+    with io.open(os.path.join(data, "dev.txt"), encoding="utf-8") as stream:
+        rows = [line.rstrip("\n").split("\t") for line in stream]
+    found = model.predict([tuple(row[:2]) for row in rows])
+    truth = np.array([int(row[2]) for row in rows])
+    report = results(output)
+    assert report["accuracy"] == np.mean(found.argmax(1) == truth)
+    assert abs(report["loss"] + np.log(found[np.arange(len(truth)), truth]).mean()) < 1e-5
+    call(output, "--do_train", data_dir=data, init_checkpoint=prefix)
+    call(output, "--do_train=False", "--do_eval=true", data_dir=data, init_checkpoint=prefix)
+    assert results(output)["loss"] != report["loss"]
+
+
+def test_own_data_with_named_labels_and_json_lines(tmp_path, call):
+    write_text(tmp_path / "train.tsv", "类\t文\n好\t天气\n坏\t有雨\n中\t图书馆\n")
+    write_text(tmp_path / "test.tsv", "文\t编号\n天气\t1\n有雨\t2\n")
+    output = tmp_path / "out"
+    call(output, "--do_train", "--do_predict", task_name="tsv", columns="text_a=文,label=类",
+         data_dir=str(tmp_path))
+    labels, probabilities = predictions(output)
+    assert set(labels) <= {"中", "坏", "好"} and probabilities.shape == (2, 3)
+    path = write_text(tmp_path / "more.tsv", "文\n数据\n")
+    run_script(run_classifier, "--output_dir=%s" % output, "--do_predict",
+               "--predict_file=" + path)
+    assert len(predictions(output)[0]) == 1
+
+
+# --- export -----------------------------------------------------------------------------------
+
+
+def test_export_says_what_it_wrote_and_serves_the_same(copied, capsys):
+    run_script(run_classifier, "--output_dir=" + copied, "--do_export")
+    lines = capsys.readouterr().out.splitlines()
+    assert "saved_model: on 200 rows the probabilities differ by at most" in lines[0]
+    if tf.__version__ < "2":
+        assert len(lines) == 2 and "needs the converter of TensorFlow 2.15" in lines[1]
+    else:
+        assert [line.split(":")[0] for line in lines[1:]] == [
+            "classifier.tflite", "classifier_dynamic.tflite"]
+        assert "on 200 rows" in lines[1]
+    served = predictor.Predictor(os.path.join(copied, "saved_model"))
+    model = predictor.Predictor(copied)
+    assert np.abs(served.predict(PAIRS) - model.predict(PAIRS)).max() < 1e-6
+
+
+def test_export_without_data_compares_on_random_words(tmp_path, toy_vocab, toy_config, capsys):
+    folder = write_classifier(tmp_path, toy_vocab, toy_config)
+    path = os.path.join(folder, predictor.DESCRIPTION)
+    description = predictor.read_description(folder)
+    write_text(path, json.dumps(dict(description, data_dir=None, input_encoding="utf-8")))
+    run_script(run_classifier, "--output_dir=" + folder, "--do_export")
+    assert "on 200 rows" in capsys.readouterr().out
+
+
+# --- refusals ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("changes, message", [
+    (dict(task_name="foo"), "--task_name: unknown task 'foo'; known: lcqmc"),
+    (dict(max_seq_length=129), "--max_seq_length is 129, above the config's .* 128"),
+    (dict(max_seq_length=4), "--max_seq_length=4 is too short"),
+    (dict(data_dir="/nowhere"), "--data_dir=/nowhere: no train file for the task lcqmc"),
+    (dict(vocab_file=None), "--vocab_file is required"),
+    (dict(num_train_epochs=0), "--num_train_epochs is 0.0, must be above 0"),
+    (dict(init_checkpoint="/nowhere/model.ckpt"), "no checkpoint '/nowhere/model.ckpt'"),
+    (dict(input_encoding="latin9x"), "--input_encoding"),
+])
+def test_bad_settings_fail_before_any_work(tmp_path, data, call, changes, message):
+    settings = dict(dict(data_dir=data), **changes)
+    with pytest.raises(UserError, match=message):
+        call(tmp_path / "out", "--do_train", **settings)
+    assert not tf.train.latest_checkpoint(str(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("text, message", [
+    ("天\t气\t1\n天\t气\t2\n", r"train\.txt, line 2: label '2' is not one of 0, 1"),
+    ("天\t气\t1\n天\t气\n", r"train\.txt, line 2: 2 columns where 3 are expected"),
+    ("\n\n", r"train\.txt: no rows"),
+])
+def test_bad_rows_fail_with_file_and_line(tmp_path, call, text, message):
+    write_text(tmp_path / "train.txt", text)
+    with pytest.raises(UserError, match=message):
+        call(tmp_path / "out", "--do_train", data_dir=str(tmp_path))
+    assert not os.listdir(str(tmp_path / "out" / "encoded"))
+
+
+def test_models_that_are_not_fine_tuned_fail_clearly(tmp_path, data, call, small_config):
+    with pytest.raises(UserError, match="holds no checkpoint and there is no --init_checkpoint"):
+        call(tmp_path / "out", "--do_eval", data_dir=data)
+    with pytest.raises(UserError, match="none of --do_train, --do_eval, --do_predict"):
+        call(tmp_path / "out", data_dir=data)
+    config = modeling.AlbertConfig.from_json_file(small_config)
+    with tf.Graph().as_default(), tf.Session() as session:
+        modeling.AlbertModel(config, tf.zeros([1, 4], tf.int32))
+        session.run(tf.global_variables_initializer())
+        bare = tf.train.Saver().save(session, str(tmp_path / "bare.ckpt"))
+    with pytest.raises(UserError, match="no classifier weights .*train with --do_train"):
+        call(tmp_path / "out", "--do_eval", data_dir=data, init_checkpoint=bare)
+
+
+def test_another_number_of_labels_in_the_checkpoint_fails_clearly(
+        tmp_path, data, call, toy_vocab, small_config):
+    three = write_classifier(tmp_path, toy_vocab, small_config, labels=("a", "b", "c"))
+    with pytest.raises(UserError, match=r"output_bias has shape \[3\] there and \[2\]"):
+        call(tmp_path / "out", "--do_eval", data_dir=data,
+             init_checkpoint=predictor.chosen_checkpoint(three))
