@@ -42,6 +42,9 @@ HUGGINGFACE_SCOPES = {
 HUGGINGFACE_LEAVES = {"kernel": "weight", "gamma": "weight", "beta": "bias", "bias": "bias",
                       "output_weights": "weight", "output_bias": "bias"}
 
+# What stands on the encoder: bool, bool, bool, number of a classifier's labels or 0.
+Heads = collections.namedtuple("Heads", "pooler masked order labels")
+
 WORDS = "bert/embeddings/word_embeddings"
 PROJECTION = "bert/embeddings/word_embeddings_2"
 MAPPING = "bert/encoder/embedding_hidden_mapping_in/kernel"
@@ -113,6 +116,17 @@ def stored_names(variables, stored):
             if candidate in stored:
                 found.setdefault(name, candidate)
     return found
+
+
+def heads_of(shapes):
+    """The Heads of a model or checkpoint, by dict name -> shape."""
+    prefix = prefix_of(shapes)
+
+    def rows(name):
+        return shapes.get(prefix + name, shapes.get(name, [0]))[0]
+    return Heads(*[bool(rows(name)) for name in (
+        "bert/pooler/dense/kernel", "cls/predictions/output_bias",
+        "cls/seq_relationship/output_weights")], labels=rows("output_weights"))
 
 
 def config_keys(shapes):

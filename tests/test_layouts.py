@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import TOY_CONFIG, toy_tokens, write_text
-from google_layout import (
+from numpy_models import (
     GOOGLE_CONFIG,
     NumpyGoogleAlbert,
     google_shapes,

@@ -1,6 +1,6 @@
-"""A small model of Google's style: its config, weights and inputs, and a NumPy forward of its own.
+"""A small model of Google's style: config, weights, inputs; NumPy forwards of it and of plain BERT.
 
-The forward reads Google's own variable names, in double precision; it shares nothing with the
+The forwards read Google's own variable names, in double precision, and share nothing with the
 project's code.
 """
 
@@ -81,8 +81,17 @@ ACTIVATIONS = {
     "relu": lambda x: np.maximum(x, 0)}
 
 
-class NumpyGoogleAlbert(object):
-    """Forward pass over Google's variables, all in float64."""
+# Scopes of one layer: query, key, value, output, norm, inner, outer, norm after.
+GOOGLE_LAYER = ["attention_1/self/query", "attention_1/self/key", "attention_1/self/value",
+                "attention_1/output/dense", "LayerNorm", "ffn_1/intermediate/dense",
+                "ffn_1/intermediate/output/dense", "LayerNorm_1"]
+BERT_LAYER = ["attention/self/query", "attention/self/key", "attention/self/value",
+              "attention/output/dense", "attention/output/LayerNorm", "intermediate/dense",
+              "output/dense", "output/LayerNorm"]
+
+
+class NumpyBert(object):
+    """Forward pass over plain BERT's variables, all in float64."""
 
     def __init__(self, config, weights):
         self.config = config
@@ -97,11 +106,10 @@ class NumpyGoogleAlbert(object):
         normed = centred / np.sqrt((centred ** 2).mean(-1, keepdims=True) + 1e-12)
         return normed * self.weights[scope + "/gamma"] + self.weights[scope + "/beta"]
 
-    def layer(self, x, mask, scope):
+    def layer(self, x, mask, scopes):
         """One layer, head by head: x [B, S, H]."""
         width = self.config["hidden_size"] // self.config["num_attention_heads"]
-        query, key, value = [self.dense(x, scope + "attention_1/self/" + name)
-                             for name in ("query", "key", "value")]
+        query, key, value = [self.dense(x, scope) for scope in scopes[:3]]
         heads = []
         for start in range(0, self.config["hidden_size"], width):
             part = slice(start, start + width)
@@ -109,38 +117,51 @@ class NumpyGoogleAlbert(object):
             scores += -10000.0 * (1 - mask[:, None, :])
             weight = np.exp(scores - scores.max(-1, keepdims=True))
             heads.append(weight / weight.sum(-1, keepdims=True) @ value[..., part])
-        attended = self.dense(np.concatenate(heads, -1), scope + "attention_1/output/dense")
-        x = self.norm(x + attended, scope + "LayerNorm")
-        inner = self.act(self.dense(x, scope + "ffn_1/intermediate/dense"))
-        return self.norm(x + self.dense(inner, scope + "ffn_1/intermediate/output/dense"),
-                         scope + "LayerNorm_1")
+        x = self.norm(x + self.dense(np.concatenate(heads, -1), scopes[3]), scopes[4])
+        return self.norm(x + self.dense(self.act(self.dense(x, scopes[5])), scopes[6]), scopes[7])
+
+    def layer_scopes(self, index):
+        return ["bert/encoder/layer_%d/%s" % (index, part) for part in BERT_LAYER]
+
+    def embed(self, features):
+        """What the first layer reads, [B, S, H]."""
+        w, ids = self.weights, features["input_ids"]
+        x = (w["bert/embeddings/word_embeddings"][ids]
+             + w["bert/embeddings/token_type_embeddings"][features["segment_ids"]]
+             + w["bert/embeddings/position_embeddings"][None, :ids.shape[1]])
+        return self.norm(x, "bert/embeddings/LayerNorm")
 
     def run(self, features):
         """Every layer, the pooled output, both heads' logits, the sum of both losses."""
-        w, ids, mask = self.weights, features["input_ids"], features["input_mask"]
-        table = w["bert/embeddings/word_embeddings"]
-        x = (table[ids] + w["bert/embeddings/token_type_embeddings"][features["segment_ids"]]
-             + w["bert/embeddings/position_embeddings"][None, :ids.shape[1]])
-        x = self.dense(self.norm(x, "bert/embeddings/LayerNorm"),
-                       "bert/encoder/embedding_hidden_mapping_in")
-        layers = []
+        w, x, layers = self.weights, self.embed(features), []
         for index in range(self.config["num_hidden_layers"]):
-            group = int(index / self.config["num_hidden_layers"]
-                        * self.config["num_hidden_groups"])
-            x = self.layer(x, mask, "bert/encoder/transformer/group_%d/inner_group_0/" % group)
+            x = self.layer(x, features["input_mask"], self.layer_scopes(index))
             layers.append(x)
         pooled = np.tanh(self.dense(x[:, 0], "bert/pooler/dense"))
         rows = np.concatenate([x[row, places] for row, places in
                                enumerate(features["masked_lm_positions"])])
         transformed = self.norm(self.act(self.dense(rows, "cls/predictions/transform/dense")),
                                 "cls/predictions/transform/LayerNorm")
-        masked = transformed @ table.T + w["cls/predictions/output_bias"]
+        masked = (transformed @ w["bert/embeddings/word_embeddings"].T
+                  + w["cls/predictions/output_bias"])
         order = (pooled @ w["cls/seq_relationship/output_weights"].T
                  + w["cls/seq_relationship/output_bias"])
         loss = (cross_entropy(masked, features["masked_lm_ids"].reshape(-1))  # [B*P]
-                + cross_entropy(order, features["next_sentence_labels"]))
+                + cross_entropy(order, features["next_sentence_labels"].reshape(-1)))  # [B]
         return {"layers": np.stack(layers), "pooled": pooled, "masked": masked, "order": order,
                 "loss": loss}
+
+
+class NumpyGoogleAlbert(NumpyBert):
+    """The same over the variables of Google's ALBERT."""
+
+    def layer_scopes(self, index):
+        group = int(index / self.config["num_hidden_layers"] * self.config["num_hidden_groups"])
+        return ["bert/encoder/transformer/group_%d/inner_group_0/%s" % (group, part)
+                for part in GOOGLE_LAYER]
+
+    def embed(self, features):
+        return self.dense(super().embed(features), "bert/encoder/embedding_hidden_mapping_in")
 
 
 def cross_entropy(logits, labels):

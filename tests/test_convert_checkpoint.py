@@ -1,0 +1,368 @@
+"""Conversions: bit-equal round trips, exact images, refusals in one line."""
+
+import functools
+import io
+import json
+import os
+import types
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from conftest import FIXTURES, TOY_CONFIG, toy_tokens, write_text
+from numpy_models import GOOGLE_CONFIG, NumpyBert, google_shapes, random_weights
+from safetensors.numpy import load_file, save_file
+from toy_classifier import PAIRS, write_classifier
+from toy_records import run_script
+
+import checkpoints
+import conversion
+import convert_checkpoint
+import huggingface
+import layouts
+import modeling
+import predictor
+import verification
+from cli import UserError
+
+VOCAB = len(toy_tokens())
+ALBERT_ZH = dict(TOY_CONFIG, vocab_size=VOCAB)
+GOOGLE = dict(GOOGLE_CONFIG, vocab_size=VOCAB, num_hidden_layers=2)
+STYLES = {"albert_zh": ALBERT_ZH, "preln": dict(ALBERT_ZH, ln_type="preln"),
+          "attention": dict(ALBERT_ZH, parameter_sharing="attention"),
+          "ffn": dict(ALBERT_ZH, parameter_sharing="ffn"),
+          "none": dict(ALBERT_ZH, parameter_sharing="none", hidden_act="relu"),
+          "google": GOOGLE, "groups": dict(GOOGLE, num_hidden_groups=2, hidden_act="relu"),
+          "erf": dict(GOOGLE, hidden_act="gelu_erf")}
+
+
+@functools.lru_cache(maxsize=None)
+def shapes_of(style):
+    """Name -> shape of a style's variables with both pre-training heads."""
+    values = dict(STYLES[style])
+    if "num_hidden_groups" in values:
+        values = {key: value for key, value in values.items()
+                  if key not in modeling.AlbertConfig.IGNORED}
+        values["embedding_style"] = "google"
+    return convert_checkpoint.model_variables(modeling.AlbertConfig(**values),
+                                              layouts.Heads(True, True, True, 0))
+
+
+@pytest.fixture
+def model_folder(tmp_path, toy_vocab):
+    """A function: style -> folder of a trained-looking model with slots, config, vocabulary."""
+    def make(style):
+        folder = tmp_path / ("from_" + style)
+        folder.mkdir()
+        write_text(folder / "albert_config.json", json.dumps(STYLES[style]))
+        with io.open(toy_vocab, encoding="utf-8", newline="") as stream:
+            write_text(folder / "vocab.txt", stream.read())
+        weights = random_weights(shapes_of(style))
+        slots = {name + slot: np.ones_like(array) for name, array in weights.items()
+                 for slot in ("/lamb_m", "/lamb_v")}
+        checkpoints.write_checkpoint(str(folder), "model.ckpt-9", dict(
+            weights, global_step=np.int64(9), **slots))
+        return str(folder)
+    return make
+
+
+def convert(source, target, form, *more):
+    run_script(convert_checkpoint, "--from=" + str(source), "--to=" + str(target),
+               "--format=" + form, *more)
+    return str(target)
+
+
+def arrays_of(folder):
+    """Name -> array of a checkpoint or of a Hugging Face folder."""
+    if os.path.exists(os.path.join(folder, "model.safetensors")):
+        return load_file(os.path.join(folder, "model.safetensors"))
+    reader = tf.train.load_checkpoint(checkpoints.find_checkpoint(folder))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def weights_of(folder):
+    return {name: array for name, array in arrays_of(folder).items()
+            if not checkpoints.NOT_WEIGHTS.search(name)}
+
+
+def assert_bit_equal(found, expected):
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype and found[name].tobytes() == array.tobytes(), name
+
+
+def data_size(folder):
+    return sum(os.path.getsize(os.path.join(folder, name)) for name in os.listdir(folder)
+               if ".data-" in name)
+
+
+@pytest.mark.parametrize("style", ["albert_zh", "google"])
+def test_tf_drops_the_slots_and_nothing_else(model_folder, tmp_path, capsys, style):
+    source = model_folder(style)
+    target = convert(source, tmp_path / "out", "tf", "--verify")
+    assert_bit_equal(weights_of(target), weights_of(source))
+    assert arrays_of(target)["global_step"] == 9
+    assert data_size(target) < 0.34 * data_size(source)
+    assert {"albert_config.json", "vocab.txt", "checkpoint"} <= set(os.listdir(target))
+    out = capsys.readouterr().out
+    count = len(weights_of(source))
+    assert "mapped: %d\n" % count in out and "optimizer slots: %d\n" % (2 * count) in out
+    assert "left over, no place for them: 0\n" in out and "largest difference 0 (" in out
+    configs = [modeling.AlbertConfig.from_json_file(os.path.join(folder, "albert_config.json"))
+               for folder in (source, target)]
+    assert vars(configs[0]) == vars(configs[1])
+
+
+@pytest.mark.parametrize("style", ["google", "groups"])
+def test_googles_names_and_back(model_folder, tmp_path, style):
+    source = model_folder(style)
+    google = convert(source, tmp_path / "google", "google", "--verify")
+    assert set(weights_of(google)) == set(google_shapes(STYLES[style]))
+    with open(os.path.join(google, "albert_config.json"), encoding="utf-8") as stream:
+        assert json.load(stream) == STYLES[style]
+    for middle in (google, convert(google, tmp_path / "tf", "tf", "--verify")):
+        assert_bit_equal(weights_of(middle), weights_of(google))
+    back = convert(tmp_path / "tf", tmp_path / "back", "albert_zh", "--verify")
+    assert_bit_equal(weights_of(back), weights_of(source))
+
+
+@pytest.mark.parametrize("style", ["google", "groups", "erf"])
+def test_hugging_face_and_back(model_folder, tmp_path, style):
+    source = model_folder(style)
+    folder = convert(source, tmp_path / "hf", "huggingface")
+    tensors = arrays_of(folder)
+    groups = STYLES[style]["num_hidden_groups"]
+    assert len(tensors) == 16 * (groups - 1) + 32 and not [n for n in tensors if "decoder" in n]
+    for name, array in weights_of(source).items():
+        written = tensors[layouts.huggingface_name(name, "albert")]
+        np.testing.assert_array_equal(written.T if name.endswith("kernel") else written, array)
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as stream:
+        config = json.load(stream)
+    assert config["architectures"] == ["AlbertForPreTraining"]
+    assert config["hidden_act"] == {"google": "gelu_new", "groups": "relu", "erf": "gelu"}[style]
+    with open(os.path.join(folder, "tokenizer_config.json"), encoding="utf-8") as stream:
+        assert json.load(stream)["tokenizer_class"] == "BertTokenizer"
+    back = convert(folder, tmp_path / "back", "tf", "--verify")
+    assert_bit_equal(weights_of(back), weights_of(source))
+    configs = [modeling.AlbertConfig.from_json_file(os.path.join(path, "albert_config.json"))
+               for path in (source, back)]
+    assert vars(configs[0]) == vars(configs[1])
+    with open(os.path.join(back, "vocab.txt"), encoding="utf-8") as stream:
+        assert stream.read().split() == toy_tokens()
+
+
+@pytest.mark.parametrize("style", ["albert_zh", "attention", "ffn", "none"])
+def test_plain_bert_in_both_formats(model_folder, tmp_path, capsys, style):
+    source = model_folder(style)
+    bert = arrays_of(convert(source, tmp_path / "bert", "bert", "--verify"))
+    config, weights = STYLES[style], arrays_of(source)
+    assert len(bert) == 5 + 16 * config["num_hidden_layers"] + 2 + 5 + 2
+    np.testing.assert_allclose(
+        bert["bert/embeddings/word_embeddings"],
+        weights["bert/embeddings/word_embeddings"] @ weights["bert/embeddings/word_embeddings_2"],
+        atol=1e-6)
+    tensors = arrays_of(convert(source, tmp_path / "hf", "huggingface"))
+    assert set(tensors) == {layouts.huggingface_name(name, "bert") for name in bert}
+    for name, array in bert.items():
+        written = tensors[layouts.huggingface_name(name, "bert")]
+        np.testing.assert_array_equal(written.T if name.endswith("kernel") else written, array)
+    out = capsys.readouterr().out
+    assert ("is the tanh form" in out) == (style != "none")
+    assert "bert/embeddings/word_embeddings · word_embeddings_2 -> " in out
+
+
+def test_plain_bert_computes_what_the_reference_computed(tmp_path, toy_vocab):
+    reference = os.path.join(FIXTURES, "albert_zh_postln")
+    variables, inputs, outputs = [np.load(os.path.join(reference, name + ".npz")) for name in (
+        "variables", "inputs", "outputs")]
+    source = tmp_path / "from"
+    source.mkdir()
+    checkpoints.write_checkpoint(str(source), "bert_model.ckpt",
+                                 {name: variables[name] for name in variables.files})
+    folder = convert(source, tmp_path / "bert", "bert",
+                     "--bert_config_file=" + os.path.join(reference, "config.json"))
+    with open(os.path.join(folder, "bert_config.json"), encoding="utf-8") as stream:
+        model = NumpyBert(json.load(stream), arrays_of(folder))
+    found = model.run({name.split("/")[1]: inputs[name] for name in inputs.files
+                       if name.startswith("main/")})
+    for name, expected in (("layers", "all_encoder_layers"), ("pooled", "pooled_output"),
+                           ("masked", "mlm_logits"), ("order", "sop_logits")):
+        np.testing.assert_allclose(found[name], outputs["main/" + expected], rtol=0, atol=1e-4,
+                                   err_msg=name)
+
+
+REFUSALS = [("albert_zh", "google", "adds position and type embeddings after the projection"),
+            ("google", "bert", "norms the embeddings before the projection"),
+            ("preln", "bert", "ln_type is preln"), ("preln", "huggingface", "ln_type is preln"),
+            ("erf", "google", "hidden_act is gelu_erf")]
+
+
+@pytest.mark.parametrize("style, form, words", REFUSALS)
+def test_what_has_no_exact_image_is_refused_in_one_line(model_folder, tmp_path, style, form, words):
+    with pytest.raises(UserError, match=words) as caught:
+        convert(model_folder(style), tmp_path / "out", form)
+    assert "\n" not in str(caught.value) and "--format=" + form in str(caught.value)
+    assert sorted(os.listdir(str(tmp_path))) == ["from_" + style]
+
+
+def test_groups_rounded_otherwise_are_refused():
+    config = modeling.AlbertConfig(embedding_style="google", num_hidden_groups=22, **dict(
+        {key: ALBERT_ZH[key] for key in modeling.AlbertConfig.REQUIRED}, num_hidden_layers=22))
+    for form in ("google", "huggingface"):
+        with pytest.raises(UserError, match="22 of 22 layers is rounded otherwise"):
+            conversion.refuse_inexact(config, form)
+
+
+def test_bad_input_leaves_nothing_behind(model_folder, tmp_path, toy_vocab, monkeypatch):
+    source = model_folder("google")
+
+    def attempt(words, origin, *more, form="huggingface"):
+        with pytest.raises(UserError, match=words):
+            convert(origin, tmp_path / "out", form, *more)
+        assert not [name for name in os.listdir(str(tmp_path)) if name.startswith("out")]
+    attempt("no checkpoint '.*none'", tmp_path / "none")
+    attempt("holds no checkpoint", os.path.dirname(toy_vocab))
+    attempt("--labels: the classifier has 3 labels, the names are a, b",
+            classifier_folder(tmp_path, toy_vocab), "--labels=a,b")
+    attempt("has .* tokens, the config's vocab_size is 50", write_small(tmp_path))
+    os.remove(os.path.join(source, "vocab.txt"))
+    attempt("--vocab_file is required", source)
+    monkeypatch.setattr(checkpoints, "write_checkpoint", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        convert(source, tmp_path / "out", "tf")
+    assert not os.path.exists(str(tmp_path / "out.unfinished"))
+    os.remove(os.path.join(source, "albert_config.json"))
+    attempt("--bert_config_file is required", source, form="tf")
+    write_text(tmp_path / "taken", "")
+    with pytest.raises(UserError, match="is there already"):
+        convert(source, tmp_path / "taken", "tf")
+
+
+def write_small(folder):
+    """A model whose config has room for 50 tokens, beside the toy vocabulary."""
+    folder = folder / "small"
+    folder.mkdir()
+    values = dict(GOOGLE, vocab_size=50)
+    write_text(folder / "albert_config.json", json.dumps(values))
+    write_text(folder / "vocab.txt", "\n".join(toy_tokens()))
+    checkpoints.write_checkpoint(str(folder), "model.ckpt", random_weights(google_shapes(values)))
+    return folder
+
+
+def classifier_folder(tmp_path, vocab, style="google"):
+    """A fine-tuned model of three labels that describes itself."""
+    config = write_text(tmp_path / (style + ".json"), json.dumps(STYLES[style]))
+    return write_classifier(tmp_path / ("classifier_" + style), vocab, config,
+                            labels=("no", "maybe", "是"))
+
+
+def test_a_classifier_goes_to_hugging_face_and_comes_back(tmp_path, toy_vocab):
+    source = classifier_folder(tmp_path, toy_vocab)
+    folder = convert(source, tmp_path / "hf", "huggingface", "--verify")
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as stream:
+        config = json.load(stream)
+    assert config["architectures"] == ["AlbertForSequenceClassification"]
+    assert config["id2label"] == {"0": "no", "1": "maybe", "2": "是"}
+    assert config["label2id"]["是"] == 2
+    back = convert(folder, tmp_path / "back", "tf", "--verify")
+    assert_bit_equal(weights_of(back), weights_of(source))
+    probabilities = [predictor.Predictor(path).predict(PAIRS) for path in (source, back)]
+    np.testing.assert_array_equal(*probabilities)
+    renamed = convert(source, tmp_path / "other", "huggingface", "--labels=a,b,c")
+    assert huggingface.read_folder(renamed).labels == ["a", "b", "c"]
+
+
+def test_a_classifier_of_albert_zh_becomes_bert(tmp_path, toy_vocab):
+    source = classifier_folder(tmp_path, toy_vocab, "albert_zh")
+    folder = convert(source, tmp_path / "hf", "huggingface", "--verify")
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as stream:
+        config = json.load(stream)
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    assert config["id2label"]["2"] == "是" and "embedding_size" not in config
+    with pytest.raises(UserError, match="model_type is 'bert'"):
+        convert(folder, tmp_path / "back", "tf")
+
+
+def edited(folder, target, config=(), drop=(), **tensors):
+    """A copy of a Hugging Face folder with other config keys and tensors."""
+    target.mkdir()
+    found = dict(load_file(os.path.join(folder, "model.safetensors")), **tensors)
+    save_file({name: array for name, array in found.items() if name not in drop},
+              str(target / "model.safetensors"))
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as stream:
+        write_text(target / "config.json", json.dumps(dict(json.load(stream), **dict(config))))
+    return str(target)
+
+
+def test_variants_of_hugging_face_folders(model_folder, tmp_path, capsys):
+    source = model_folder("google")
+    folder = convert(source, tmp_path / "hf", "huggingface")
+    tensors = load_file(os.path.join(folder, "model.safetensors"))
+    words, bias = tensors["albert.embeddings.word_embeddings.weight"], tensors["predictions.bias"]
+    tied = edited(folder, tmp_path / "tied", **{
+        "predictions.decoder.weight": words, "predictions.decoder.bias": bias,
+        "albert.embeddings.position_ids": np.arange(128)[None], "qa_outputs.bias": np.zeros(2)})
+    back = convert(tied, tmp_path / "back", "tf")
+    assert_bit_equal(weights_of(back), weights_of(source))
+    out = capsys.readouterr().out
+    assert "dropped, repeat others: 3\n" in out and "left over, no place for them: 1\n  qa_" in out
+    with pytest.raises(UserError, match="decoder.weight is not tied to albert.embeddings.word"):
+        convert(edited(folder, tmp_path / "untied", **{"predictions.decoder.weight": words + 1}),
+                tmp_path / "x", "tf")
+    for key, value in (("hidden_act", "swish"), ("layer_norm_eps", 1e-5),
+                       ("position_embedding_type", "relative_key")):
+        with pytest.raises(UserError, match="config.json: {} is {!r}, which has no exact".format(
+                key, value)):
+            convert(edited(folder, tmp_path / key, {key: value}), tmp_path / "x", "tf")
+    with pytest.raises(UserError, match="of another model: it has no bert/encoder/layer_shared"):
+        convert(edited(folder, tmp_path / "torn", drop=[
+            "albert.encoder.albert_layer_groups.0.albert_layers.0.ffn.weight"]),
+            tmp_path / "x", "tf")
+
+
+def test_a_bare_model_with_old_names_in_half_precision(model_folder, tmp_path):
+    source = model_folder("google")
+    folder = convert(source, tmp_path / "hf", "huggingface")
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    tensors = {name.replace("albert.", "", 1).replace("LayerNorm.weight", "LayerNorm.gamma")
+               .replace("LayerNorm.bias", "LayerNorm.beta"): array.astype(np.float16)
+               for name, array in load_file(os.path.join(folder, "model.safetensors")).items()
+               if name.startswith("albert.")}
+    save_file(tensors, str(bare / "model.safetensors"))
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as stream:
+        write_text(bare / "config.json", stream.read())
+    found = weights_of(convert(bare, tmp_path / "back", "tf", "--verify"))
+    expected = {name: array.astype(np.float16).astype(np.float32)
+                for name, array in weights_of(source).items() if name.startswith("bert/")}
+    assert_bit_equal(found, expected)
+
+
+def test_bfloat16_and_damaged_files(tmp_path):
+    half = np.array([1.0, -2.5, 3e-5], np.float32).view(np.uint32) >> 16
+    header = json.dumps({"x": {"dtype": "BF16", "shape": [3], "data_offsets": [0, 6]}}).encode()
+    path = str(tmp_path / "model.safetensors")
+    with open(path, "wb") as stream:
+        stream.write(len(header).to_bytes(8, "little") + header
+                     + half.astype(np.uint16).tobytes())
+    np.testing.assert_allclose(huggingface.read_safetensors(path)["x"], [1.0, -2.5, 3e-5],
+                               rtol=1e-2)
+    with open(path, "ab") as stream:
+        stream.write(b"x")
+    with pytest.raises(UserError, match="is damaged"):
+        huggingface.read_safetensors(path)
+
+
+def test_verification_finds_a_wrong_weight(model_folder, tmp_path):
+    source = model_folder("google")
+    target = convert(source, tmp_path / "out", "albert_zh")
+    run = types.SimpleNamespace(bert_config_file=None, vocab_file=None, labels=None,
+                                do_lower_case=None, format="albert_zh")
+    model, _ = convert_checkpoint.read_checkpoint(run, source)
+    image = conversion.exact_image(model, "albert_zh")
+    assert "largest difference 0 (" in verification.verify(target, model, image)
+    wrong = arrays_of(target)
+    wrong["bert/encoder/layer_shared/attention/self/query/kernel"] *= 1.1
+    checkpoints.write_checkpoint(target, "model.ckpt", wrong)
+    with pytest.raises(UserError, match="the conversion is wrong"):
+        verification.verify(target, model, image)
