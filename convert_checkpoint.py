@@ -80,7 +80,7 @@ def read_checkpoint(run, path):
     reader = tf.train.load_checkpoint(prefix)
     shapes = reader.get_variable_to_shape_map()
     heads = layouts.heads_of(shapes)
-    plan = checkpoints.plan_initialization(prefix, model_variables(config, heads), "from")
+    plan = checkpoints.plan_initialization(prefix, variables_with(config, heads), "from")
     model = conversion.Model(
         config, {name: reader.get_tensor(stored) for name, stored in plan.loaded.items()},
         plan.loaded, [name for name in shapes if checkpoints.SLOT.search(name)], plan.unused,
@@ -98,10 +98,10 @@ def read_huggingface(run, folder):
     dropped = huggingface.tied(tensors, folder)
     classes = len(tensors.get("classifier.weight", ()))
     stored = {name: layouts.huggingface_name(name, "albert")
-              for name in model_variables(config, layouts.Heads(True, True, True, classes))}
+              for name in variables_with(config, layouts.Heads(True, True, True, classes))}
     weights = {name: huggingface.turned(name, tensors[tensor])
                for name, tensor in stored.items() if tensor in tensors}
-    variables = model_variables(config, conversion.heads_of_weights(weights))
+    variables = variables_with(config, conversion.heads_of_weights(weights))
     checkpoints.match_variables("--from {!r}".format(folder), {
         name: list(array.shape) for name, array in weights.items()}, variables)
     known = set(dropped) | {stored[name] for name in weights}
@@ -111,7 +111,7 @@ def read_huggingface(run, folder):
                              predictor.read_description(folder))
 
 
-def model_variables(config, heads):
+def variables_with(config, heads):
     """Name -> shape of the variables of a model with these layouts.Heads."""
     return {name: shape for name, shape in checkpoints.variables_of(
         lambda: verification.build(config, heads)).items()
@@ -220,7 +220,7 @@ def check_target(folder):
         raise UserError("--to {!r} is there already; name a new folder".format(folder))
 
 
-def report(model, image):
+def conversion_report(model, image):
     """The lines that say what became of every variable."""
     lines = ["mapped: {}".format(len(image.weights))]
     lines += ["  {} -> {} {}".format(image.sources[name], image.rename(name),
@@ -251,7 +251,7 @@ def main(flag_values):
         form = run.format
     image = conversion.exact_image(model, form)
     write_folder(target, form, model, image, along)
-    print(report(model, image))
+    print(conversion_report(model, image))
     if form == "bert" and model.config.hidden_act in ("gelu", "gelu_new"):
         print('hidden_act "gelu" in bert_config.json is the tanh form, as in Google\'s BERT code; '
               "for PyTorch, where it is another function, take --format=huggingface")

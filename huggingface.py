@@ -67,7 +67,8 @@ def config_json(config, family, heads, vocab, labels):
     values = {key: getattr(config, key) for key in (
         ALBERT_SIZES if family == "albert" else SIZES)}
     values.update(
-        architectures=[architecture(family, heads)], model_type=family, hidden_act=ACTIVATIONS[config.hidden_act],
+        architectures=[architecture(family, heads)], model_type=family,
+        hidden_act=ACTIVATIONS[config.hidden_act],
         layer_norm_eps=LAYER_NORM_EPSILON, position_embedding_type="absolute",
         pad_token_id=vocab["[PAD]"], torch_dtype="float32")
     if family == "albert":
@@ -108,7 +109,7 @@ def read_folder(folder):
     Raises:
       UserError: another architecture, or a variant that has no exact image here.
     """
-    values = read_json(os.path.join(folder, CONFIG))
+    values = read_object(os.path.join(folder, CONFIG))
     tensors = {}
     for path in sorted(tf.io.gfile.glob(os.path.join(folder, WEIGHTS))):
         tensors.update(read_safetensors(path))
@@ -116,13 +117,13 @@ def read_folder(folder):
         tensors = read_bin(os.path.join(folder, OLD_WEIGHTS))
     labels = values.get("id2label")
     tokenizer = os.path.join(folder, TOKENIZER)
-    lower_case = (read_json(tokenizer).get("do_lower_case") if tf.io.gfile.exists(tokenizer)
+    lower_case = (read_object(tokenizer).get("do_lower_case") if tf.io.gfile.exists(tokenizer)
                   else None)
     return Folder(read_config(values, folder), renamed(tensors),
                   labels and [labels[key] for key in sorted(labels, key=int)], lower_case)
 
 
-def read_json(path):
+def read_object(path):
     """The JSON object in a file."""
     with tf.io.gfile.GFile(path, "rb") as stream:
         try:

@@ -44,7 +44,7 @@ def shapes_of(style):
         values = {key: value for key, value in values.items()
                   if key not in modeling.AlbertConfig.IGNORED}
         values["embedding_style"] = "google"
-    return convert_checkpoint.model_variables(modeling.AlbertConfig(**values),
+    return convert_checkpoint.variables_with(modeling.AlbertConfig(**values),
                                               layouts.Heads(True, True, True, 0))
 
 
