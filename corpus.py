@@ -27,8 +27,8 @@ BLANK = b" \t\r\n"
 # One document, or a part of a very long one. file: its file's number; offset: of its first byte.
 Document = collections.namedtuple("Document", "file offset text")
 
-# What one indexing job covers: bytes [begin, end) of a file.
-Piece = collections.namedtuple("Piece", "file path begin end")
+# What one indexing job covers: bytes [begin, end) of a file of size bytes.
+Piece = collections.namedtuple("Piece", "file path begin end size")
 
 
 def check_encoding(name):
@@ -77,7 +77,7 @@ def _unpack_file(path, target):
         raise cli.UserError("--input_file: {}: {}".format(path, error)) from error
 
 
-def make_spans(paths, span_bytes=SPAN_BYTES):
+def make_spans(paths, span_bytes=SPAN_BYTES, size_of=os.path.getsize):
     """Cuts files into spans of about span_bytes: list of lists of Piece, in file order.
 
     A large file gives many spans, small files share one. The cut does not depend on the number of
@@ -85,9 +85,9 @@ def make_spans(paths, span_bytes=SPAN_BYTES):
     """
     spans, room = [], 0
     for number, path in enumerate(paths):
-        size = os.path.getsize(path)
+        size = size_of(path)
         for begin in range(0, size, span_bytes):
-            piece = Piece(number, path, begin, min(begin + span_bytes, size))
+            piece = Piece(number, path, begin, min(begin + span_bytes, size), size)
             if piece.end - piece.begin > room:
                 spans.append([])
                 room = span_bytes
@@ -144,40 +144,39 @@ def _lines_until_document(stream, position, offset):
         at_start = line.endswith(b"\n")
 
 
-def scan_documents(piece, encoding, name):
+def scan_documents(stream, piece, encoding, name):
     """Yields (offset, size, crc) of the documents that begin in bytes [begin, end) of a file.
 
     Args:
+      stream: the file, open for reading bytes.
       piece: Piece.
       encoding: str.
       name: str, what messages call the file.
     Raises:
       UserError: a line does not decode: file, line, byte and the flag.
     """
-    with open(piece.path, "rb") as stream:
-        size = os.path.getsize(piece.path)
-        stop = find_boundary(stream, size, piece.end)
-        position = find_boundary(stream, size, piece.begin)
-        stream.seek(position)
-        start, crc, at_line_start = position, 0, True
-        while position < stop:
-            line = stream.readline(MAX_DOCUMENT_BYTES)
-            if not line.endswith(b"\n"):
-                line = _whole_characters(line, encoding)
-                stream.seek(position + len(line))
-            blank = at_line_start and not line.strip(BLANK)
-            if position > start and (blank or position + len(line) - start > MAX_DOCUMENT_BYTES):
-                yield start, position - start, crc
-                start, crc = position, 0
-            position += len(line)
-            if blank:
-                start = position
-            else:
-                _check_line(line, encoding, piece.path, name, position - len(line))
-                crc = google_crc32c.extend(crc, line)
-            at_line_start = line.endswith(b"\n")
-        if position > start:
+    stop = find_boundary(stream, piece.size, piece.end)
+    position = find_boundary(stream, piece.size, piece.begin)
+    stream.seek(position)
+    start, crc, at_line_start = position, 0, True
+    while position < stop:
+        line = stream.readline(MAX_DOCUMENT_BYTES)
+        if not line.endswith(b"\n"):
+            line = _whole_characters(line, encoding)
+            stream.seek(position + len(line))
+        blank = at_line_start and not line.strip(BLANK)
+        if position > start and (blank or position + len(line) - start > MAX_DOCUMENT_BYTES):
             yield start, position - start, crc
+            start, crc = position, 0
+        if not blank:
+            _check_line(stream, line, encoding, name, position)
+            crc = google_crc32c.extend(crc, line)
+        position += len(line)
+        if blank:
+            start = position
+        at_line_start = line.endswith(b"\n")
+    if position > start:
+        yield start, position - start, crc
 
 
 def _whole_characters(line, encoding):
@@ -191,15 +190,15 @@ def _whole_characters(line, encoding):
     return line
 
 
-def _check_line(line, encoding, path, name, position):
+def _check_line(stream, line, encoding, name, position):
     try:
         line.decode(encoding)
     except UnicodeDecodeError as error:
-        with open(path, "rb") as stream:
-            number, left = 1, position
-            while left:
-                part = stream.read(min(left, 1 << 20))
-                number, left = number + part.count(b"\n"), left - len(part)
+        stream.seek(0)
+        number, left = 1, position
+        while left:
+            part = stream.read(min(left, 1 << 20))
+            number, left = number + part.count(b"\n"), left - len(part)
         raise cli.UserError("{}, line {}, byte {}: not {}; --input_encoding names the encoding of "
                             "the text, for example gb18030".format(
                                 name, number, position + error.start + 1, encoding)) from error
@@ -220,8 +219,11 @@ class Indexer(object):
 
     def __call__(self, job):
         number, pieces = job
-        found = [(piece.file, offset, size, crc) for piece in pieces for offset, size, crc in
-                 scan_documents(piece, self.encoding, self.names[piece.file])]
+        found = []
+        for piece in pieces:
+            with open(piece.path, "rb") as stream:
+                found += [(piece.file,) + document for document in scan_documents(
+                    stream, piece, self.encoding, self.names[piece.file])]
         entries = np.array(found, dtype=np.int64).reshape(-1, 4)  # [documents, 4]
         shards = shard_of(self.seed, entries[:, 0], entries[:, 1], self.num_shards)
         bounds = np.searchsorted(np.sort(shards), np.arange(self.num_shards + 1))

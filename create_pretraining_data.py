@@ -117,10 +117,6 @@ def main(flag_values):
     check_options(run)
     paths = cli.match_files(run.input_file, "input_file")
     corpus.check_files(paths)
-    vocab_size = len(tokenization.load_vocab(run.vocab_file))
-    if run.masking == "dynamic" and vocab_size > records.WORD_START_BIT:
-        raise cli.UserError("--masking=dynamic: at most {} tokens, {} has {}".format(
-            records.WORD_START_BIT, run.vocab_file, vocab_size))
     os.makedirs(os.path.dirname(run.output_file) or ".", exist_ok=True)
     work = manifest.hidden_path(run.output_file, range_label(run.shard_range) + ".work")
     shutil.rmtree(work, ignore_errors=True)
@@ -141,6 +137,10 @@ def check_options(run):
         raise cli.UserError("--shard_range={}: every machine must be given the same "
                             "--num_shards".format(run.shard_range))
     parse_range(run.shard_range, run.num_shards)
+    vocab_size = len(tokenization.load_vocab(run.vocab_file))
+    if run.masking == "dynamic" and vocab_size > records.WORD_START_BIT:
+        raise cli.UserError("--masking=dynamic: at most {} tokens, {} has {}".format(
+            records.WORD_START_BIT, run.vocab_file, vocab_size))
 
 
 def create(run, paths, work):
@@ -153,7 +153,8 @@ def create(run, paths, work):
     """
     started = time.time()
     plain = corpus.unpack(paths, work)
-    settings = shard_settings(run, sum(map(os.path.getsize, plain)))
+    num_bytes = sum(map(os.path.getsize, plain))
+    settings = shard_settings(run, num_bytes)
     chosen = parse_range(run.shard_range, settings.num_shards)
     workers = run.num_workers or parallel.usable_cores()
     spans = corpus.make_spans(plain)
@@ -163,8 +164,9 @@ def create(run, paths, work):
     if not num_documents:
         raise cli.UserError("--input_file: {} holds blank lines only".format(run.input_file))
     maker = shards.ShardMaker(settings, run.vocab_file, (work, plain, len(spans)))
-    progress = manifest.Progress(run.output_file, identity(maker, paths, plain, checksums),
-                                 run.overwrite, range_label(run.shard_range))
+    progress = manifest.Progress(
+        run.output_file, describe_output(maker, paths, num_bytes, checksums), run.overwrite,
+        range_label(run.shard_range))
     make_shards(maker, progress, chosen, workers, run.show_examples)
     totals = collections.Counter()
     for shard in chosen:
@@ -218,17 +220,18 @@ def index_spans(indexer, spans, workers):
     return sum(count for count, _ in ordered), [checksum for _, checksum in ordered]
 
 
-def identity(maker, paths, plain, checksums):
-    """dict of everything that the bytes of the records depend on."""
+def describe_output(maker, paths, num_bytes, checksums=None):
+    """dict of everything that the bytes of the records depend on, the manifest's first part."""
     settings = maker.settings
+    source = {"files": [os.path.basename(path) for path in paths], "bytes": num_bytes}
+    if checksums is not None:
+        source["checksum"] = manifest.text_hash(str(checksums))
     return {
         "kind": settings.masking,
         "settings": settings._asdict(),
         "vocab": manifest.vocabulary_entry(maker.vocab_file, maker.tables,
                                            settings.continuation_targets),
-        "input": {"files": [os.path.basename(path) for path in paths],
-                  "bytes": sum(map(os.path.getsize, plain)),
-                  "checksum": manifest.text_hash(str(checksums))}}
+        "input": source}
 
 
 def make_shards(maker, progress, chosen, workers, num_shown):

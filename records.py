@@ -11,6 +11,7 @@ No TensorFlow: the bytes equal Example.SerializeToString(deterministic=True), ma
 A next_sentence_label is 1 where the two segments were swapped.
 """
 
+import collections
 import functools
 import glob
 import gzip
@@ -183,16 +184,22 @@ def remove_temporaries(path):
         os.remove(old)
 
 
+# How a file system creates, renames and removes files.
+Files = collections.namedtuple("Files", "create rename remove")
+LOCAL = Files(lambda path: open(path, "wb"), os.replace, os.remove)
+
+
 class RecordWriter(object):
     """Writes a TFRecord file that has its name only once it is complete.
 
     with RecordWriter("data/tf_news.tfrecord") as writer: writer.write(serialized_examples)
     """
 
-    def __init__(self, path, compress=False):
+    def __init__(self, path, compress=False, files=LOCAL):
         self.path = path
+        self._files = files
         self._temporary = temporary_name(path)
-        self._file = open(self._temporary, "wb")
+        self._file = files.create(self._temporary)
         self._stream = self._file
         if compress:  # neither name nor time in the header: equal records make equal files
             self._stream = gzip.GzipFile("", "wb", GZIP_LEVEL, self._file, 0)
@@ -209,9 +216,9 @@ class RecordWriter(object):
             self._stream.close()
         self._file.close()
         if error_type is None:
-            os.replace(self._temporary, self.path)
+            self._files.rename(self._temporary, self.path)
         else:
-            os.remove(self._temporary)
+            self._files.remove(self._temporary)
 
 
 def read_records(path):

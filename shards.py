@@ -37,7 +37,7 @@ Prepared = collections.namedtuple("Prepared", "ids starts pairs counts")
 class ShardMaker(object):
     """Makes shards; holds the dictionary, loaded on first use, and the vocabulary.
 
-    A call with (shard, path, number of examples to show) writes the file and returns a Result.
+    A call with (shard, path, number of instances to show) is write_shard on the indexed corpus.
 
     Args:
       settings: Settings.
@@ -67,12 +67,21 @@ class ShardMaker(object):
 
     def __call__(self, job):
         shard, path, num_shown = job
-        self.seconds = collections.Counter()
         folder, paths, num_spans = self.source
-        prepared = self.prepare(corpus.read_shard(folder, paths, num_spans,
-                                                  self.settings.input_encoding, shard))
+        return self.write_shard(
+            corpus.read_shard(folder, paths, num_spans, self.settings.input_encoding, shard),
+            shard, path, num_shown)
+
+    def write_shard(self, documents, shard, path, num_shown=0, files=records.LOCAL):
+        """Writes the shard of an iterable of corpus.Document.
+
+        Returns:
+          (counts: dict, CPU seconds by stage: dict, the first instances as text: list of str).
+        """
+        self.seconds = collections.Counter()
+        prepared = self.prepare(documents)
         counts, shown = prepared.counts, []
-        with records.RecordWriter(path, self.settings.compress) as writer:
+        with records.RecordWriter(path, self.settings.compress, files) as writer:
             for rows, masks in self.blocks(prepared, shard):
                 counts.update(self.block_counts(rows, masks))
                 shown += self.describe(rows, masks, num_shown - len(shown))

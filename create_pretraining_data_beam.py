@@ -1,0 +1,160 @@
+"""create_pretraining_data.py as an Apache Beam pipeline, for a Flink, Spark or Dataflow cluster.
+
+In: text, as there, but not packed.  Out: the same shards, byte for byte, and a manifest.
+
+    ./setup.sh --with=beam
+    python create_pretraining_data_beam.py --input_file='corpus/*.txt' \\
+      --output_file=data/tf_news.tfrecord --pipeline_options='--runner=DirectRunner'
+
+Text and output may be on any file system that Beam knows (gs://, hdfs://, …). The workers of a
+cluster need this folder on their PYTHONPATH, and the vocabulary at the path of --vocab_file.
+"""
+
+import collections
+import importlib
+import json
+import os
+
+import apache_beam as beam
+from absl import flags, logging
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions
+
+import cli
+import corpus
+import create_pretraining_data
+import manifest
+import records
+import shards
+
+BEAM_FILES = records.Files(
+    lambda path: FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED),
+    lambda source, target: FileSystems.rename([source], [target]),
+    lambda path: FileSystems.delete([path]))
+
+
+def define_flags(flag_values):
+    """Defines the flags: those of create_pretraining_data.py that mean something here."""
+    create_pretraining_data.define_input_flags(flag_values)
+    create_pretraining_data.define_instance_flags(flag_values)
+    flags.DEFINE_integer("num_shards", 0, "Output files. Default: 0 = by the size of the text.",
+                         lower_bound=0, flag_values=flag_values)
+    flags.DEFINE_bool("compress", False, "Write GZIP TFRecords. Default: off, since many readers "
+                      "must be told.", flag_values=flag_values)
+    flags.DEFINE_string("pipeline_options", "", "Options of Beam and its runner, separated by "
+                        "spaces. Default: none, the local runner.", flag_values=flag_values)
+
+
+def open_for_reading(path):
+    """A file of any file system as bytes."""
+    return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+
+
+class ReadDocuments(beam.DoFn):
+    """Piece of a file -> (shard, Document) of the documents that begin in it."""
+
+    def __init__(self, settings):
+        self.settings = settings
+
+    def process(self, piece):
+        encoding = self.settings.input_encoding
+        with open_for_reading(piece.path) as stream, open_for_reading(piece.path) as source:
+            for offset, size, _ in corpus.scan_documents(stream, piece, encoding, piece.path):
+                source.seek(offset)
+                document = corpus.Document(piece.file, offset, source.read(size).decode(encoding))
+                shard = corpus.shard_of(self.settings.random_seed, [piece.file], [offset],
+                                        self.settings.num_shards)
+                yield int(shard[0]), document
+
+
+class WriteShard(beam.DoFn):
+    """(shard, its documents in any order) -> the file, and (shard, counts)."""
+
+    def __init__(self, settings, vocab_file, output_file):
+        self.settings = settings
+        self.vocab_file = vocab_file
+        self.output_file = output_file
+        self.maker = None
+
+    def setup(self):
+        self.maker = shards.ShardMaker(self.settings, self.vocab_file)
+
+    def process(self, group):
+        shard, documents = group
+        ordered = sorted(document for document in documents if document is not None)
+        path = manifest.shard_path(self.output_file, shard, self.settings.num_shards)
+        counts, _, _ = self.maker.write_shard(ordered, shard, path, files=BEAM_FILES)
+        yield shard, counts
+
+
+def write_manifest(results, description, output_file):
+    """Writes the manifest of all [(shard, counts)]; returns the counts in all."""
+    totals = collections.Counter()
+    for _, counts in results:
+        totals.update(counts)
+    content = dict(description, shards=dict(results), totals=totals, format=manifest.FORMAT)
+    path = manifest.manifest_path(output_file)
+    with BEAM_FILES.create(path) as stream:
+        stream.write((json.dumps(content, ensure_ascii=False, indent=1, sort_keys=True)
+                      + "\n").encode("utf-8"))
+    return totals
+
+
+def find_text(patterns):
+    """(path, size) of the files that patterns match, on any file system."""
+    sizes = {}
+
+    def find(pattern):
+        found = FileSystems.match([pattern])[0].metadata_list
+        sizes.update((entry.path, entry.size_in_bytes) for entry in found)
+        return [entry.path for entry in found]
+
+    paths = cli.match_files(patterns, "input_file", find)
+    for path in paths:
+        if os.path.splitext(path)[1].lower() in (".gz", ".xz"):
+            raise cli.UserError("--input_file: {} is packed; here the text must be plain".format(
+                path))
+        if not sizes[path]:
+            raise cli.UserError("--input_file: {} is empty".format(path))
+    return paths, sizes
+
+
+def main(flag_values):
+    """Builds the pipeline and runs it."""
+    logging.set_verbosity(logging.INFO)
+    cli.require_flags(flag_values, ("input_file", "output_file", "vocab_file"))
+    run = cli.settings_of(flag_values)
+    if run.masking == "dynamic" and not flag_values["dupe_factor"].present:
+        run.dupe_factor = 1
+    run.shard_range = None
+    create_pretraining_data.check_options(run)
+    paths, sizes = find_text(run.input_file)
+    settings = create_pretraining_data.shard_settings(run, sum(sizes[path] for path in paths))
+    maker = shards.ShardMaker(settings, run.vocab_file)
+    description = create_pretraining_data.describe_output(
+        maker, paths, sum(sizes[path] for path in paths))
+    pieces = [piece for span in corpus.make_spans(paths, size_of=sizes.get) for piece in span]
+    run_pipeline(run, settings, pieces, description)
+
+
+def run_pipeline(run, settings, pieces, description):
+    """Pieces of text -> documents by shard -> files -> manifest."""
+    options = PipelineOptions(run.pipeline_options.split())
+    with beam.Pipeline(options=options) as pipeline:
+        documents = (pipeline | "pieces" >> beam.Create(pieces) | beam.Reshuffle()
+                     | beam.ParDo(ReadDocuments(settings)))
+        every_shard = pipeline | "shards" >> beam.Create(
+            [(shard, None) for shard in range(settings.num_shards)])
+        _ = ((documents, every_shard) | beam.Flatten() | beam.GroupByKey()
+             | beam.ParDo(WriteShard(settings, run.vocab_file, run.output_file))
+             | beam.combiners.ToList()
+             | beam.Map(write_manifest, description, run.output_file)
+             | beam.Map(lambda totals: logging.info("%d documents, %d instances",
+                                                    totals["documents"], totals["instances"])))
+
+
+if __name__ == "__main__":
+    # Under the module's own name, so that workers can import what the steps refer to.
+    SCRIPT = importlib.import_module("create_pretraining_data_beam")
+    cli.run(SCRIPT.main, SCRIPT.define_flags)
