@@ -11,6 +11,7 @@ D head size (N*D = H), L layers, P predictions per sequence, C classes.
 """
 
 import collections
+import functools
 import json
 import math
 
@@ -30,6 +31,7 @@ from layers import (
     split_heads,
     vector,
 )
+from recompute import recomputed
 
 tf.disable_v2_behavior()
 tf.enable_resource_variables()
@@ -151,7 +153,7 @@ class AlbertModel(object):
     """
 
     def __init__(self, config, input_ids, input_mask=None, segment_ids=None, training=False,
-                 dropout_seed=0, one_hot_embeddings=False):
+                 dropout_seed=0, one_hot_embeddings=False, recompute=False):
         """Builds the graph.
 
         Args:
@@ -162,6 +164,7 @@ class AlbertModel(object):
           training: bool, whether the config's dropout is applied.
           dropout_seed: int32 scalar, equal seeds drop equal units; let it follow the step.
           one_hot_embeddings: bool, look words up by a matrix product, which a TPU prefers.
+          recompute: bool, keep only each layer's input for the gradient, at a third more work.
         Raises:
           UserError: S is known before the run and above max_position_embeddings.
         """
@@ -187,7 +190,7 @@ class AlbertModel(object):
                 [batch, 1, 1, length])  # [B, 1, 1, S]
             with tf.variable_scope("encoder"):
                 self.all_encoder_layers = encoder(
-                    self.embedding_output, attention_bias, config, rates)
+                    self.embedding_output, attention_bias, config, rates, recompute)
             self.sequence_output = self.all_encoder_layers[-1]
             with tf.variable_scope("pooler"):
                 first_token = self.sequence_output[:, 0, :]
@@ -245,11 +248,13 @@ def add_type_and_position(x, segment_ids, config):
 # 2 Cross-layer sharing: which variables layer number `index` reads is decided by layer_scopes.
 
 
-def encoder(x, attention_bias, config, rates):
+def encoder(x, attention_bias, config, rates, recompute=False):
     """L layers over x [B, S, H] with attention_bias [B, 1, 1, S]; returns each one's output."""
     outputs = []
     for index in range(config.num_hidden_layers):
-        x = transformer_layer(x, attention_bias, config, rates, index)
+        layer = functools.partial(transformer_layer, attention_bias=attention_bias, config=config,
+                                  rates=rates, index=index)
+        x = recomputed(layer, x) if recompute else layer(x)
         outputs.append(x)
     return outputs
 

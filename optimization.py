@@ -42,13 +42,24 @@ def learning_rate_at(step, learning_rate, num_train_steps, num_warmup_steps):
     return tf.where(step < num_warmup_steps, learning_rate * step / num_warmup_steps, decayed)
 
 
-def dense_gradients(loss, variables):
-    """Gradients of the loss; an embedding's rows are summed into a tensor of its shape."""
-    gradients = tf.gradients(loss, variables)
+def dense_gradients(loss, variables, loss_scale=None):
+    """Gradients of the loss; an embedding's rows are summed into a tensor of its shape.
+
+    loss_scale: scalar that the loss is multiplied by on the way, for numbers as small as float16's.
+    """
+    gradients = tf.gradients(loss if loss_scale is None else loss * loss_scale, variables)
     unused = [v.op.name for v, g in zip(variables, gradients) if g is None]
     if unused:
         raise ValueError("the loss does not depend on {}".format(", ".join(unused)))
-    return [tf.convert_to_tensor(gradient) for gradient in gradients]
+    gradients = [summed_rows(gradient, variable) if isinstance(gradient, tf.IndexedSlices)
+                 else gradient for gradient, variable in zip(gradients, variables)]
+    return gradients if loss_scale is None else [g / loss_scale for g in gradients]
+
+
+def summed_rows(gradient, variable):
+    """An embedding's gradient, given by rows of which some occur twice, in the variable's shape."""
+    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices,
+                                        variable.shape.as_list()[0])
 
 
 def clip(gradients):
@@ -97,7 +108,7 @@ def apply_update(rule, gradients, variables, proceed):
 
 
 def create_optimizer(loss, learning_rate, num_train_steps, num_warmup_steps, optimizer="lamb",
-                     use_tpu=False, **settings):
+                     use_tpu=False, gradients=None, **settings):
     """Builds the update of every trainable variable.
 
     Args:
@@ -106,6 +117,8 @@ def create_optimizer(loss, learning_rate, num_train_steps, num_warmup_steps, opt
       num_train_steps, num_warmup_steps: lengths of the schedule in updates.
       optimizer: "lamb" or "adamw".
       use_tpu: whether to average the gradients over the TPU's cores before they are clipped.
+      gradients: of this device's batch, in the order of tf.trainable_variables(); default: the
+        loss is differentiated here.
       **settings: further arguments of the optimizer's class.
     Returns:
       Update(op, learning_rate, gradient_norm, trust_ratio, finite, names): the op also counts the
@@ -117,7 +130,8 @@ def create_optimizer(loss, learning_rate, num_train_steps, num_warmup_steps, opt
     rate = learning_rate_at(step, learning_rate, num_train_steps, num_warmup_steps)
     rule = OPTIMIZERS[optimizer](rate, **settings)
     variables = tf.trainable_variables()
-    gradients = dense_gradients(loss, variables)
+    if gradients is None:
+        gradients = dense_gradients(loss, variables)
     means = devices.mean_over_devices([loss] + gradients, use_tpu)
     clipped, norm, finite = clip(means[1:])
     finite = tf.concat([[tf.is_finite(means[0])], finite], axis=0)

@@ -14,6 +14,7 @@ from absl import flags
 import checkpoints
 import cli
 import devices
+import micro_batches
 import modeling
 import pretraining_input
 import training
@@ -46,6 +47,13 @@ def define_flags(flag_values):
     integer("num_warmup_steps", 12500,
             "Steps over which the learning rate rises. Default: a tenth of num_train_steps.")
     integer("max_eval_steps", 0, "Steps of an evaluation. Default: 0, every record once.")
+    integer("micro_batch_size", 0,
+            "Sequences that a device computes at once; the gradient is the whole batch's whatever "
+            "it is. Default: 0, the most that the device's memory is estimated to hold.")
+    flags.DEFINE_enum("recompute", "auto", ["auto", "true", "false"],
+                      "Keep only each layer's input and compute the rest again for the gradient, "
+                      "which takes a third more time. Default: auto, where not even one sequence "
+                      "fits without.", flag_values=flag_values)
     flags.DEFINE_enum("optimizer", "lamb", ["lamb", "adamw"], "Update rule. Default: the paper's.",
                       flag_values=flag_values)
     flags.adopt_module_key_flags(training, flag_values)
@@ -55,7 +63,8 @@ def pretraining_heads(features, config, training_mode, run, seed=0, weight_sum=N
     """The two heads over a batch: (masked_lm_head, sentence_order_head)."""
     model = modeling.AlbertModel(
         config, features["input_ids"], features["input_mask"], features["segment_ids"],
-        training=training_mode, dropout_seed=seed, one_hot_embeddings=run.use_tpu)
+        training=training_mode, dropout_seed=seed, one_hot_embeddings=run.use_tpu,
+        recompute=training_mode and run.recompute == "true")
     masked = modeling.masked_lm_head(model, features["masked_lm_positions"],
                                      features["masked_lm_ids"], features["masked_lm_weights"],
                                      weight_sum)
@@ -77,30 +86,54 @@ def correct(head, labels):
     return tf.cast(tf.equal(best, tf.reshape(labels, [-1])), tf.float32)  # [M]
 
 
+def shares(features, config, run, batch_size, weight_sum):
+    """What some rows add to the scalars of a training batch.
+
+    Args:
+      features: dict of the rows' tensors.
+      batch_size: rows of the batch.
+      weight_sum: masked words of the batch, a scalar.
+    Returns:
+      OrderedDict of scalars, "loss" the first; over all rows of the batch each adds up to its mean.
+    """
+    masked, order = pretraining_heads(features, config, True, run, dropout_seed(features),
+                                      weight_sum)
+    right = correct(masked, features["masked_lm_ids"])
+    weights = tf.reshape(features["masked_lm_weights"], [-1])  # [B*P]
+    labels = features["next_sentence_labels"]
+    fraction = labels.shape.as_list()[0] / float(batch_size)
+    return collections.OrderedDict([
+        ("loss", masked.loss + fraction * order.loss), ("mlm_loss", masked.loss),
+        ("mlm_accuracy", tf.reduce_sum(right * weights) / weight_sum),
+        ("sop_loss", fraction * order.loss),
+        ("sop_accuracy", fraction * tf.reduce_mean(correct(order, labels)))])
+
+
 def model_function(config, run, plan):
     """The model_fn that the Estimator calls."""
+    def train(features):
+        batch_size = features["input_ids"].shape.as_list()[0]
+        weight_sum, = devices.mean_over_devices(
+            [tf.reduce_sum(features["masked_lm_weights"])], run.use_tpu)
+        scalars, gradients = micro_batches.sum_over_micro_batches(
+            functools.partial(shares, config=config, run=run, batch_size=batch_size,
+                              weight_sum=weight_sum),
+            features, run.micro_batch_size or batch_size)
+        return training.train_spec(run, scalars.pop("loss"), scalars, plan, gradients=gradients,
+                                   optimizer=run.optimizer, num_train_steps=run.num_train_steps,
+                                   num_warmup_steps=run.num_warmup_steps)
+
+    def evaluate_batch(features):
+        masked, order = pretraining_heads(features, config, False, run)
+        rows = tf.cast(features["input_mask"][:, 0], tf.float32)  # 0 on filled-up rows
+        return training.eval_spec(run, masked.loss + order.loss, evaluation_metrics, [
+            masked.example_loss, correct(masked, features["masked_lm_ids"]),
+            tf.reshape(features["masked_lm_weights"], [-1]),  # [B*P]
+            order.example_loss, correct(order, features["next_sentence_labels"]), rows], plan)
+
     def model_fn(features, labels, mode, params):
         del labels, params
-        train = mode == tf.estimator.ModeKeys.TRAIN
-        weights = tf.reshape(features["masked_lm_weights"], [-1])  # [B*P]
-        weight_sum, = devices.mean_over_devices([tf.reduce_sum(weights)], run.use_tpu)
-        masked, order = pretraining_heads(features, config, train, run, dropout_seed(features),
-                                          weight_sum)
-        loss = masked.loss + order.loss
-        masked_correct = correct(masked, features["masked_lm_ids"])
-        order_correct = correct(order, features["next_sentence_labels"])
-        if not train:
-            rows = tf.cast(features["input_mask"][:, 0], tf.float32)  # 0 on filled-up rows
-            return training.eval_spec(run, loss, evaluation_metrics, [
-                masked.example_loss, masked_correct, weights, order.example_loss, order_correct,
-                rows], plan)
-        scalars = collections.OrderedDict([
-            ("mlm_loss", masked.loss),
-            ("mlm_accuracy", tf.reduce_sum(masked_correct * weights) / weight_sum),
-            ("sop_loss", order.loss), ("sop_accuracy", tf.reduce_mean(order_correct))])
-        return training.train_spec(run, loss, scalars, plan, optimizer=run.optimizer,
-                                   num_train_steps=run.num_train_steps,
-                                   num_warmup_steps=run.num_warmup_steps)
+        return (train if mode == tf.estimator.ModeKeys.TRAIN else evaluate_batch)(features)
     return model_fn
 
 

@@ -1,0 +1,81 @@
+"""Micro-batches and recomputation: the numbers of the whole batch, whatever it is cut into."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from conftest import TOY_CONFIG, toy_tokens
+from toy_records import toy_record
+
+import micro_batches
+import modeling
+import run_pretraining
+
+ROWS = 8
+
+
+def toy_batch(rows=ROWS):
+    """Features of some rows, padded and with unused places for masked words: name -> array."""
+    rng = np.random.RandomState(7)
+    records = [toy_record(rng, length=9 + row % 7) for row in range(rows)]
+    batch = {name: np.stack([record[name] for record in records]) for name in records[0]}
+    batch["masked_lm_weights"][0, 1:] = 0.0
+    batch["next_sentence_labels"] = batch["next_sentence_labels"][:, 0]
+    return {name: value.astype(np.float32 if value.dtype == np.float32 else np.int32)
+            for name, value in batch.items()}
+
+
+def toy_model(**changes):
+    values = dict(TOY_CONFIG, vocab_size=len(toy_tokens()), initializer_range=0.2)
+    return modeling.AlbertConfig(**dict(values, **changes))
+
+
+def step(config, micro_batch_size, recompute="false", batch=None):
+    """Scalars and gradients (by variable name) of a toy batch, at fixed weights."""
+    batch = batch or toy_batch()
+    rows = len(batch["input_ids"])
+    run = types.SimpleNamespace(use_tpu=False, recompute=recompute)
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(3)
+        features = {name: tf.constant(value) for name, value in batch.items()}
+        weight_sum = tf.reduce_sum(features["masked_lm_weights"])
+        scalars, gradients = micro_batches.sum_over_micro_batches(
+            lambda part: run_pretraining.shares(part, config, run, rows, weight_sum), features,
+            micro_batch_size)
+        rng = np.random.RandomState(11)
+        session.run(tf.global_variables_initializer())
+        for variable in sorted(tf.trainable_variables(), key=lambda v: v.op.name):
+            variable.load(rng.normal(0.0, 0.2, variable.shape.as_list()), session)
+        found = session.run([scalars, gradients])
+        names = [variable.op.name for variable in tf.trainable_variables()]
+    return found[0], dict(zip(names, found[1]))
+
+
+def assert_equal_steps(one, other, tolerance=1e-6):
+    for name, value in one[0].items():
+        assert abs(value - other[0][name]) < tolerance, name
+    assert set(one[1]) == set(other[1])
+    for name, gradient in one[1].items():
+        np.testing.assert_allclose(gradient, other[1][name], rtol=0, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"ln_type": "preln"}, {"embedding_style": "google", "num_hidden_groups": 2},
+    {"parameter_sharing": "none"}, {"parameter_sharing": "attention"},
+    {"parameter_sharing": "ffn"}], ids=str)
+def test_gradients_do_not_depend_on_micro_batches_or_recomputation(changes):
+    config = toy_model(**changes)
+    whole = step(config, ROWS)
+    assert max(np.abs(gradient).max() for gradient in whole[1].values()) > 0.01
+    assert_equal_steps(whole, step(config, 2, "true"))
+    if not changes:
+        assert_equal_steps(whole, step(config, 1))
+        assert_equal_steps(whole, step(config, ROWS, "true"))
+
+
+def test_dropout_is_drawn_anew_for_the_recomputation_alike():
+    config = toy_model(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2)
+    plain = step(config, 4)
+    assert_equal_steps(plain, step(config, 4, "true"))
+    assert abs(plain[0]["loss"] - step(toy_model(), 4)[0]["loss"]) > 1e-3
