@@ -169,6 +169,22 @@ def initialize_from(plan):
             tf.logging.info("%s: %s", title, ", ".join(names))
 
 
+def restore(session, prefix):
+    """Fills the current graph's variables from a checkpoint in this project's names or Google's.
+
+    Raises:
+      UserError: one of them is not there.
+    """
+    variables = {variable.op.name: variable for variable in tf.global_variables()}
+    loaded = match_variables(prefix, dict(tf.train.list_variables(prefix)), {
+        name: variable.shape.as_list() for name, variable in variables.items()})
+    missing = sorted(set(variables) - set(loaded))
+    if missing:
+        raise UserError("{} has no {}".format(prefix, missing[0]))
+    tf.train.Saver({stored: variables[name] for name, stored in loaded.items()}).restore(
+        session, prefix)
+
+
 def write_checkpoint(folder, name, arrays):
     """Writes a checkpoint, which latest_checkpoint(folder) then finds.
 

@@ -12,6 +12,7 @@ import os
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import checkpoints
 import modeling
 from cli import UserError
 from predictor import (
@@ -79,7 +80,7 @@ def export_saved_model(folder, description, target):
         tf.io.gfile.rmtree(target)
     with tf.Graph().as_default(), tf.Session() as session:
         inputs, probabilities = serving_graph(config, len(description["labels"]))
-        tf.train.Saver().restore(session, chosen_checkpoint(folder))
+        checkpoints.restore(session, chosen_checkpoint(folder))
         tf.saved_model.simple_save(session, target, inputs, {"probabilities": probabilities})
     write_description(os.path.join(target, EXTRA), description, config,
                       os.path.join(folder, VOCABULARY))

@@ -164,7 +164,7 @@ class Predictor(object):
         config = modeling.AlbertConfig.from_json_file(os.path.join(folder, CONFIG))
         check_classifier(checkpoint, len(self.labels), config)
         inputs, probabilities = serving_graph(config, len(self.labels))
-        tf.train.Saver().restore(self.session, checkpoint)
+        checkpoints.restore(self.session, checkpoint)
         return inputs, probabilities
 
     def predict(self, texts):

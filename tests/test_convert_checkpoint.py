@@ -268,6 +268,8 @@ def test_a_classifier_goes_to_hugging_face_and_comes_back(tmp_path, toy_vocab):
     assert_bit_equal(weights_of(back), weights_of(source))
     probabilities = [predictor.Predictor(path).predict(PAIRS) for path in (source, back)]
     np.testing.assert_array_equal(*probabilities)
+    google = convert(source, tmp_path / "google", "google")
+    np.testing.assert_array_equal(predictor.Predictor(google).predict(PAIRS), probabilities[0])
     renamed = convert(source, tmp_path / "other", "huggingface", "--labels=a,b,c")
     assert huggingface.read_folder(renamed).labels == ["a", "b", "c"]
 
