@@ -53,10 +53,13 @@ def load_cutter(name):
 def package_version(name):
     """"jieba-0.42.1", of an importable package: another version may cut other words."""
     try:
-        return "{}-{}".format(name, getattr(importlib.import_module(name), "__version__", ""))
+        version = getattr(importlib.import_module(name), "__version__", None)
+        if version is None:  # rjieba, which needs a Python that has this module
+            version = importlib.import_module("importlib.metadata").version(name)
     except ImportError as error:
-        raise cli.UserError("--segmenter={0}: the package {0} is not installed (pip install {0})"
-                            .format(name)) from error
+        raise cli.UserError("--segmenter={0}: the package {0} is not installed (pip install {0}, "
+                            "rjieba needs Python 3.9)".format(name)) from error
+    return "{}-{}".format(name, version)
 
 
 def cut_words(cut, text):

@@ -126,3 +126,12 @@ def test_rjieba_is_asked_for_by_name(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "rjieba", None)
     with pytest.raises(cli.UserError, match="--segmenter=rjieba.*pip install rjieba"):
         segmentation.package_version("rjieba")
+
+
+def test_rjieba_where_it_is_installed_cuts_nearly_like_jieba(toy_vocab):
+    pytest.importorskip("rjieba", reason="needs rjieba (Python 3.9 or later)")
+    assert segmentation.package_version("rjieba").startswith("rjieba-0")
+    cut = segmentation.load_cutter("rjieba")
+    for line in TOY_SENTENCES:
+        assert "".join(cut(line)) == line
+    assert sum(cut(line) == jieba.lcut(line) for line in TOY_SENTENCES) >= 11
