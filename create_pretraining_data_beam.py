@@ -15,11 +15,7 @@ import importlib
 import json
 import os
 
-import apache_beam as beam
 from absl import flags, logging
-from apache_beam.io.filesystem import CompressionTypes
-from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions
 
 import cli
 import corpus
@@ -28,10 +24,30 @@ import manifest
 import records
 import shards
 
+
+def load_beam():
+    """The package apache_beam, which is optional, or a UserError that says how to get it."""
+    try:
+        return importlib.import_module("apache_beam")
+    except ImportError as error:
+        raise cli.UserError("needs Apache Beam: ./setup.sh --with=beam ({})".format(
+            error)) from error
+
+
+def file_systems():
+    """Beam's FileSystems: files on any file system it knows."""
+    return load_beam().io.filesystems.FileSystems
+
+
+def open_as_is(method, path):
+    """A file as bytes, by FileSystems.open or .create, whatever the end of its name."""
+    return method(path, compression_type=load_beam().io.filesystem.CompressionTypes.UNCOMPRESSED)
+
+
 BEAM_FILES = records.Files(
-    lambda path: FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED),
-    lambda source, target: FileSystems.rename([source], [target]),
-    lambda path: FileSystems.delete([path]))
+    lambda path: open_as_is(file_systems().create, path),
+    lambda source, target: file_systems().rename([source], [target]),
+    lambda path: file_systems().delete([path]))
 
 
 def define_flags(flag_values):
@@ -46,46 +62,35 @@ def define_flags(flag_values):
                         "spaces. Default: none, the local runner.", flag_values=flag_values)
 
 
-def open_for_reading(path):
-    """A file of any file system as bytes."""
-    return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
-
-
-class ReadDocuments(beam.DoFn):
+class ReadDocuments(object):
     """Piece of a file -> (shard, Document) of the documents that begin in it."""
 
     def __init__(self, settings):
         self.settings = settings
 
-    def process(self, piece):
-        encoding = self.settings.input_encoding
-        with open_for_reading(piece.path) as stream, open_for_reading(piece.path) as source:
+    def __call__(self, piece):
+        encoding, seed = self.settings.input_encoding, self.settings.random_seed
+        with open_as_is(file_systems().open, piece.path) as stream, \
+                open_as_is(file_systems().open, piece.path) as source:
             for offset, size, _ in corpus.scan_documents(stream, piece, encoding, piece.path):
                 source.seek(offset)
                 document = corpus.Document(piece.file, offset, source.read(size).decode(encoding))
-                shard = corpus.shard_of(self.settings.random_seed, [piece.file], [offset],
-                                        self.settings.num_shards)
+                shard = corpus.shard_of(seed, [piece.file], [offset], self.settings.num_shards)
                 yield int(shard[0]), document
 
 
-class WriteShard(beam.DoFn):
+class WriteShard(object):
     """(shard, its documents in any order) -> the file, and (shard, counts)."""
 
-    def __init__(self, settings, vocab_file, output_file):
-        self.settings = settings
-        self.vocab_file = vocab_file
+    def __init__(self, maker, output_file):
+        self.maker = maker
         self.output_file = output_file
-        self.maker = None
 
-    def setup(self):
-        self.maker = shards.ShardMaker(self.settings, self.vocab_file)
-
-    def process(self, group):
+    def __call__(self, group):
         shard, documents = group
         ordered = sorted(document for document in documents if document is not None)
-        path = manifest.shard_path(self.output_file, shard, self.settings.num_shards)
-        counts, _, _ = self.maker.write_shard(ordered, shard, path, files=BEAM_FILES)
-        yield shard, counts
+        path = manifest.shard_path(self.output_file, shard, self.maker.settings.num_shards)
+        return shard, self.maker.write_shard(ordered, shard, path, files=BEAM_FILES)[0]
 
 
 def write_manifest(results, description, output_file):
@@ -106,7 +111,7 @@ def find_text(patterns):
     sizes = {}
 
     def find(pattern):
-        found = FileSystems.match([pattern])[0].metadata_list
+        found = file_systems().match([pattern])[0].metadata_list
         sizes.update((entry.path, entry.size_in_bytes) for entry in found)
         return [entry.path for entry in found]
 
@@ -124,6 +129,7 @@ def main(flag_values):
     """Builds the pipeline and runs it."""
     logging.set_verbosity(logging.INFO)
     cli.require_flags(flag_values, ("input_file", "output_file", "vocab_file"))
+    load_beam()
     run = cli.settings_of(flag_values)
     if run.masking == "dynamic" and not flag_values["dupe_factor"].present:
         run.dupe_factor = 1
@@ -135,21 +141,22 @@ def main(flag_values):
     description = create_pretraining_data.describe_output(
         maker, paths, sum(sizes[path] for path in paths))
     pieces = [piece for span in corpus.make_spans(paths, size_of=sizes.get) for piece in span]
-    run_pipeline(run, settings, pieces, description)
+    run_pipeline(pieces, maker, run.output_file, description, run.pipeline_options)
 
 
-def run_pipeline(run, settings, pieces, description):
+def run_pipeline(pieces, maker, output_file, description, options):
     """Pieces of text -> documents by shard -> files -> manifest."""
-    options = PipelineOptions(run.pipeline_options.split())
+    beam = load_beam()
+    options = beam.options.pipeline_options.PipelineOptions(options.split())
     with beam.Pipeline(options=options) as pipeline:
         documents = (pipeline | "pieces" >> beam.Create(pieces) | beam.Reshuffle()
-                     | beam.ParDo(ReadDocuments(settings)))
+                     | beam.FlatMap(ReadDocuments(maker.settings)))
         every_shard = pipeline | "shards" >> beam.Create(
-            [(shard, None) for shard in range(settings.num_shards)])
+            [(shard, None) for shard in range(maker.settings.num_shards)])
         _ = ((documents, every_shard) | beam.Flatten() | beam.GroupByKey()
-             | beam.ParDo(WriteShard(settings, run.vocab_file, run.output_file))
+             | beam.Map(WriteShard(maker, output_file))
              | beam.combiners.ToList()
-             | beam.Map(write_manifest, description, run.output_file)
+             | beam.Map(write_manifest, description, output_file)
              | beam.Map(lambda totals: logging.info("%d documents, %d instances",
                                                     totals["documents"], totals["instances"])))
 

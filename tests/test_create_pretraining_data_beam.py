@@ -1,7 +1,9 @@
 """create_pretraining_data_beam.py with the local runner: the same files as without Beam."""
 
+import importlib.util
 import json
 import os
+import sys
 
 import pytest
 from absl import flags
@@ -9,11 +11,11 @@ from conftest import write_text
 
 import cli
 import create_pretraining_data
+import create_pretraining_data_beam
 import manifest
 
-pytest.importorskip("apache_beam", reason="needs Apache Beam: ./setup.sh --with=beam")
-
-import create_pretraining_data_beam  # noqa: E402
+needs_beam = pytest.mark.skipif(importlib.util.find_spec("apache_beam") is None,
+                                reason="needs Apache Beam: ./setup.sh --with=beam")
 
 
 def run_script(script, vocab, text, output, **changes):
@@ -34,6 +36,7 @@ def contents(folder):
     return found
 
 
+@needs_beam
 @pytest.mark.parametrize("options", [{}, {"masking": "dynamic", "compress": True}])
 def test_the_same_bytes_as_without_beam(toy_vocab, toy_corpus, tmp_path, options):
     scripts = {"plain": create_pretraining_data, "beam": create_pretraining_data_beam}
@@ -50,6 +53,7 @@ def test_the_same_bytes_as_without_beam(toy_vocab, toy_corpus, tmp_path, options
     assert one == other
 
 
+@needs_beam
 def test_bad_input_fails_clearly(toy_vocab, tmp_path):
     for name, text, words in (("a.txt.gz", "x", "packed"), ("b.txt", "", "b.txt is empty")):
         path = write_text(tmp_path / name, text)
@@ -57,3 +61,9 @@ def test_bad_input_fails_clearly(toy_vocab, tmp_path):
             run_script(create_pretraining_data_beam, toy_vocab, path, tmp_path / "tf.tfrecord")
     with pytest.raises(cli.UserError, match="--input_file: no file matches"):
         run_script(create_pretraining_data_beam, toy_vocab, tmp_path / "c*.txt", tmp_path / "tf")
+
+
+def test_without_beam_it_says_what_to_install(toy_vocab, toy_corpus, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "apache_beam", None)
+    with pytest.raises(cli.UserError, match="./setup.sh --with=beam"):
+        run_script(create_pretraining_data_beam, toy_vocab, toy_corpus, tmp_path / "tf.tfrecord")
