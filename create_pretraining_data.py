@@ -117,12 +117,14 @@ def main(flag_values):
     check_options(run)
     paths = cli.match_files(run.input_file, "input_file")
     corpus.check_files(paths)
-    os.makedirs(os.path.dirname(run.output_file) or ".", exist_ok=True)
     work = manifest.hidden_path(run.output_file, range_label(run.shard_range) + ".work")
-    shutil.rmtree(work, ignore_errors=True)
-    os.mkdir(work)
     try:
+        os.makedirs(os.path.dirname(run.output_file) or ".", exist_ok=True)
+        shutil.rmtree(work, ignore_errors=True)
+        os.mkdir(work)
         create(run, paths, work)
+    except OSError as error:
+        raise cli.UserError("--output_file={}: {}".format(run.output_file, error)) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -265,6 +267,10 @@ def check_totals(totals, progress, chosen):
         logging.warning("%d of %d documents hold one sentence: is there a blank line after every "
                         "sentence? Blank lines belong between documents only",
                         totals["documents of one line"], totals["documents"])
+    empty = sum(not progress.shards[shard]["instances"] for shard in chosen)
+    if empty and totals["instances"]:
+        logging.warning("%d of %d shards hold no instance and have no file: fewer --num_shards "
+                        "would do", empty, len(chosen))
     if not totals["instances"] and len(chosen) == progress.num_shards:
         progress.discard()
         raise cli.UserError("no instance: none of {} documents has two sentences".format(

@@ -145,8 +145,8 @@ class Progress(object):
             self.shards.update(self._present(old))
         elif overwrite:
             count = old["settings"]["num_shards"]
-            for shard in old["shards"]:
-                _remove(shard_path(self.output_file, int(shard), count))
+            for shard in range(count):
+                _remove(shard_path(self.output_file, shard, count))
             _remove(path)
         else:
             raise cli.UserError("{} was made with other settings: {}; --overwrite replaces it"
@@ -156,9 +156,9 @@ class Progress(object):
         return first_difference({key: old.get(key) for key in self.identity}, self.identity)
 
     def _present(self, old):
-        """{shard: counts} of the noted shards whose files are there."""
+        """{shard: counts} of the noted shards whose files are there, or that have no instance."""
         return {int(shard): counts for shard, counts in old["shards"].items()
-                if os.path.exists(self.shard_path(int(shard)))}
+                if not counts["instances"] or os.path.exists(self.shard_path(int(shard)))}
 
     def _refuse_strangers(self, overwrite):
         for shard in range(self.num_shards):

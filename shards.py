@@ -73,7 +73,7 @@ class ShardMaker(object):
             shard, path, num_shown)
 
     def write_shard(self, documents, shard, path, num_shown=0, files=records.LOCAL):
-        """Writes the shard of an iterable of corpus.Document.
+        """Writes the shard of an iterable of corpus.Document; no file where it has no instance.
 
         Returns:
           (counts: dict, CPU seconds by stage: dict, the first instances as text: list of str).
@@ -81,6 +81,8 @@ class ShardMaker(object):
         self.seconds = collections.Counter()
         prepared = self.prepare(documents)
         counts, shown = prepared.counts, []
+        if not len(prepared.pairs):
+            return dict(counts, instances=0), dict(self.seconds), shown
         with records.RecordWriter(path, self.settings.compress, files) as writer:
             for rows, masks in self.blocks(prepared, shard):
                 counts.update(self.block_counts(rows, masks))

@@ -356,8 +356,24 @@ def test_documents_in_any_number_of_shards_give_the_same_pairs(toy_vocab, toy_co
                num_shards=num_shards, random_seed=seed, masking="dynamic", dupe_factor=3)
         names = [name for name in os.listdir(str(tmp_path)) if name.endswith("tfrecord")
                  and name.startswith("tf{}".format(num_shards))]
-        assert len(names) == num_shards
         return sorted(record for name in names for record in
                       records.read_records(os.path.join(str(tmp_path), name)))
 
     assert instances(1) == instances(random.Random(seed).randint(2, 5))
+
+
+def test_a_shard_without_instances_has_no_file(toy_vocab, toy_corpus, tmp_path, caplog):
+    output = str(tmp_path / "tf.tfrecord")
+    for said in ("", "30 of 30 shards are there already"):
+        create(toy_vocab, toy_corpus, output, num_shards=30)
+        names = [name for name in os.listdir(str(tmp_path)) if name.endswith("tfrecord")]
+        assert 3 <= len(names) <= 8
+        assert all(examples(tmp_path / name) for name in names)
+        assert "{} of 30 shards hold no instance".format(30 - len(names)) in caplog.text
+        assert said in caplog.text
+
+
+def test_an_output_that_cannot_be_written_fails_clearly(toy_vocab, toy_corpus, tmp_path):
+    write_text(tmp_path / "file", "x")
+    with pytest.raises(cli.UserError, match="--output_file=.*file"):
+        create(toy_vocab, toy_corpus, tmp_path / "file" / "tf.tfrecord")
