@@ -214,3 +214,17 @@ def require_folder(output_dir):
     except tf.errors.OpError as error:
         raise UserError("--output_dir {!r} cannot be written: {}".format(
             output_dir, error.message)) from None
+
+
+def copy_newest(output_dir, folder):
+    """Makes output_dir's newest checkpoint the only one of folder; returns its prefix there."""
+    newest, former = tf.train.latest_checkpoint(output_dir), tf.train.latest_checkpoint(folder)
+    target = os.path.join(folder, os.path.basename(newest))
+    tf.io.gfile.makedirs(folder)
+    for path in tf.io.gfile.glob(newest + ".*"):
+        tf.io.gfile.copy(path, os.path.join(folder, os.path.basename(path)), overwrite=True)
+    tf.train.update_checkpoint_state(folder, os.path.basename(target), [os.path.basename(target)])
+    if former and former != target:
+        for path in tf.io.gfile.glob(former + ".*"):
+            tf.io.gfile.remove(path)
+    return target

@@ -82,6 +82,16 @@ def place_in_cluster(text):
     return (members.index(mine), len(members)) if members else (0, 1)
 
 
+def is_cluster():
+    """Whether TF_CONFIG names several machines."""
+    return place_in_cluster(os.environ.get(CLUSTER, ""))[1] > 1
+
+
+def is_chief():
+    """Whether this machine writes what only one of them may write."""
+    return place_in_cluster(os.environ.get(CLUSTER, ""))[0] == 0
+
+
 def check_batch(chosen, batch_size):
     """Raises UserError where the devices cannot share a batch evenly."""
     if batch_size % total(chosen):
@@ -150,3 +160,13 @@ def mean_over_devices(tensors, use_tpu=False):
         return list(strategy.extended.batch_reduce_to(
             tf.distribute.ReduceOp.MEAN, [(value, value) for value in values]))
     return context.merge_call(reduce, args=(tensors,))
+
+
+def beside(copy, variable, value):
+    """Of a value that each device has, the one on the device where `copy` of `variable` lies.
+
+    In a function that strategy.extended.update calls for each copy of a variable.
+    """
+    strategy = tf.distribute.get_strategy()
+    place = [own is copy for own in strategy.experimental_local_results(variable)].index(True)
+    return strategy.experimental_local_results(value)[place]

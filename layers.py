@@ -7,6 +7,7 @@ Letters for dimensions as in modeling.py; M stands for any product of leading di
 """
 
 import math
+import zlib
 
 import tensorflow.compat.v1 as tf
 
@@ -16,7 +17,13 @@ LAYER_NORM_EPSILON = 1e-12
 def matrix(name, shape, config):
     """The variable `name` of the current scope, truncated normal at first."""
     return tf.get_variable(
-        name, shape, initializer=tf.truncated_normal_initializer(stddev=config.initializer_range))
+        name, shape, initializer=tf.truncated_normal_initializer(
+            stddev=config.initializer_range, seed=seed_of(name)))
+
+
+def seed_of(name):
+    """Seed of a variable by its full name, so that it starts alike in every graph it stands in."""
+    return zlib.crc32("/".join([tf.get_variable_scope().name, name]).encode("utf-8")) & 0x7FFFFFFF
 
 
 def vector(name, size, value=0.0):

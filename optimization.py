@@ -86,21 +86,23 @@ def apply_update(rule, gradients, variables, proceed):
         rule.create_moments(variables)
         ratios = []
 
-        def step(variable, gradient, proceed):
-            def taken():
-                op, ratio = rule.update(variable, gradient)
-                with tf.control_dependencies([op]):
-                    return tf.identity(ratio)
-            ratios.append(tf.cond(proceed, taken, lambda: tf.zeros([])))
-            return ratios[-1].op
+        def step(variable, gradient):
+            def change(copy):
+                def taken():
+                    op, ratio = rule.update(copy, devices.beside(copy, variable, gradient))
+                    with tf.control_dependencies([op]):
+                        return tf.identity(ratio)
+                ratios.append(tf.cond(devices.beside(copy, variable, proceed), taken,
+                                      lambda: tf.zeros([])))
+                return ratios[-1].op
+            return strategy.extended.update(variable, change, group=True)
 
-        def count(variable, proceed):
-            return variable.assign_add(tf.cast(proceed, variable.dtype)).op
+        def count(copy):
+            taken = devices.beside(copy, global_step, proceed)
+            return copy.assign_add(tf.cast(taken, copy.dtype)).op
 
-        steps = [strategy.extended.update(variable, step, args=(gradient, proceed), group=True)
-                 for variable, gradient in zip(variables, gradients)]
-        with tf.control_dependencies(steps):
-            counted = strategy.extended.update(global_step, count, args=(proceed,), group=True)
+        with tf.control_dependencies([step(*pair) for pair in zip(variables, gradients)]):
+            counted = strategy.extended.update(global_step, count, group=True)
         return counted, tf.reduce_mean(tf.stack(ratios))
 
     return tf.distribute.get_replica_context().merge_call(

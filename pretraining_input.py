@@ -10,12 +10,14 @@ with the seed (seed, b).
 """
 
 import collections
+import functools
 import json
 
 import tensorflow.compat.v1 as tf
 
 import dynamic_masking
 import manifest
+import record_files
 from cli import UserError, match_files
 
 SHUFFLE_BUFFER = 10000  # records; about 25 MB at length 512
@@ -53,14 +55,14 @@ def peek(files, seq_length, max_predictions, flag_name="input_file"):
     Raises:
       UserError: a file is empty, is no TFRecord file, or holds other lengths than asked for.
     """
-    kinds = {path: compression_of(path) for path in files}
+    kinds = {path: record_files.compression_of(path) for path in files}
     if len(set(kinds.values())) > 1:
         raise UserError("--{}: {} is compressed and {} is not; read them in separate runs".format(
             flag_name, *[next(p for p in files if kinds[p] == kind) for kind in ("GZIP", "")]))
     dynamic = set()
     for path in files:
         try:
-            first = next(iterate(path, kinds[path]))
+            first = next(record_files.iterate(path, kinds[path]))
         except StopIteration:
             raise UserError("--{}: {} holds no record".format(flag_name, path)) from None
         except tf.errors.OpError as error:
@@ -144,40 +146,69 @@ def check_vocab_size(source, vocab_size):
                             "vocab_size {}".format(path, content["vocab"]["size"], vocab_size))
 
 
-def compression_of(path):
-    """"GZIP" for a file that begins as one, else ""."""
-    with tf.io.gfile.GFile(path, "rb") as stream:
-        return "GZIP" if stream.read(2) == b"\x1f\x8b" else ""
+def without_corrupt(source, folder):
+    """The source without its corrupt records; files that hold some are copied to `folder`."""
+    files, _ = record_files.without_damage(source.files, source.compression, folder)
+    return source._replace(files=files)
 
 
-def iterate(path, compression):
-    """The serialized records of one file."""
-    kinds = tf.python_io.TFRecordCompressionType
-    options = tf.python_io.TFRecordOptions(kinds.GZIP if compression else kinds.NONE)
-    return tf.python_io.tf_record_iterator(path, options)
+def find_damage(sources):
+    """(path, record number, reason) of the first record that cannot be read, or None."""
+    for source in sources:
+        for path in source.files:
+            damage = record_files.first_damaged(path, source.compression, functools.partial(
+                check_record, path=path, seq_length=source.seq_length,
+                max_predictions=source.max_predictions))
+            if damage:
+                return (path,) + damage
+    return None
 
 
-def count_records(source):
+def count_source(source):
     """How many records the source's files hold in all."""
-    return sum(1 for path in source.files for _ in iterate(path, source.compression))
+    return sum(record_files.count_records(path, source.compression) for path in source.files)
 
 
-def training_dataset(source, batch_size, seed, first_record=0):
-    """Endless batches of batch_size records, beginning with number first_record of the stream."""
-    epoch, skipped = divmod(first_record, count_records(source)) if first_record else (0, 0)
+def share(source, worker, workers):
+    """(what this machine reads of a source, whether it has to leave records to the others).
+
+    Each of several machines reads files of its own, or, where there are fewer files than machines,
+    every workers-th record of all.
+    """
+    if workers == 1 or len(source.files) < workers:
+        return source, workers > 1
+    return source._replace(files=source.files[worker::workers]), False
+
+
+def training_dataset(source, batch_size, seed, first_record=0, worker=0, workers=1):
+    """Endless batches of batch_size records for one of the machines that share a training.
+
+    Args:
+      source: Source of all machines.
+      batch_size: records in a batch; each step takes one for each device.
+      seed: int, the same on every machine.
+      first_record: how many records all machines have seen before.
+      worker, workers: this machine's number, and how many there are.
+    """
+    source, leaves_some = share(source, worker, workers)
+    passed = first_record if leaves_some else first_record // workers
+    epoch, skipped = divmod(passed, count_source(source)) if passed else (0, 0)
     files = tf.constant(source.files)
 
     def one_epoch(number):
         order = tf.data.Dataset.from_tensor_slices(files).shuffle(
             len(source.files), seed=seed + number, reshuffle_each_iteration=False)
-        records = order.interleave(
+        serialized = order.interleave(
             lambda path: tf.data.TFRecordDataset(path, source.compression),
             cycle_length=min(len(source.files), PARALLEL_FILES), block_length=1)
-        return records.shuffle(SHUFFLE_BUFFER, seed=seed + number, reshuffle_each_iteration=False)
+        return serialized.shuffle(SHUFFLE_BUFFER, seed=seed + number,
+                                  reshuffle_each_iteration=False)
 
-    records = tf.data.Dataset.range(epoch, ENDLESS).flat_map(one_epoch).skip(skipped)
-    return parsed(records.batch(batch_size, drop_remainder=True), source, seed,
-                  first_record // batch_size)
+    serialized = tf.data.Dataset.range(epoch, ENDLESS).flat_map(one_epoch).skip(skipped)
+    if leaves_some:
+        serialized = serialized.shard(workers, worker)
+    return parsed(serialized.batch(batch_size, drop_remainder=True), source, seed + worker,
+                  first_record // workers // batch_size)
 
 
 def evaluation_dataset(source, batch_size):

@@ -7,6 +7,7 @@ scalars and eval_results.txt in --output_dir.
 import collections
 import functools
 import math
+import os
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -14,6 +15,7 @@ from absl import flags
 import checkpoints
 import cli
 import devices
+import failures
 import micro_batches
 import modeling
 import pretraining_input
@@ -46,6 +48,14 @@ def define_flags(flag_values):
             "Steps in all, those of earlier runs in the folder included. Default: the paper's.")
     integer("num_warmup_steps", 12500,
             "Steps over which the learning rate rises. Default: a tenth of num_train_steps.")
+    integer("num_devices", 0,
+            "Devices of this machine that share the batch. Default: 0, every GPU, else the CPU.")
+    integer("eval_every_checkpoints", 0,
+            "Evaluate after so many checkpoints and keep the best one in best/. Default: 0, only "
+            "at the end with --do_eval.")
+    flags.DEFINE_bool("skip_corrupt_records", False,
+                      "Leave out corrupt records, counted, after a look at every file. Off: a "
+                      "corrupt record ends the run.", flag_values=flag_values)
     integer("max_eval_steps", 0, "Steps of an evaluation. Default: 0, every record once.")
     integer("micro_batch_size", 0,
             "Sequences that a device computes at once; the gradient is the whole batch's whatever "
@@ -111,6 +121,9 @@ def shares(features, config, run, batch_size, weight_sum):
 
 def model_function(config, run, plan):
     """The model_fn that the Estimator calls."""
+    def start():
+        return None if tf.train.latest_checkpoint(run.output_dir) else plan
+
     def train(features):
         batch_size = features["input_ids"].shape.as_list()[0]
         weight_sum, = devices.mean_over_devices(
@@ -119,9 +132,10 @@ def model_function(config, run, plan):
             functools.partial(shares, config=config, run=run, batch_size=batch_size,
                               weight_sum=weight_sum),
             features, run.micro_batch_size or batch_size)
-        return training.train_spec(run, scalars.pop("loss"), scalars, plan, gradients=gradients,
-                                   optimizer=run.optimizer, num_train_steps=run.num_train_steps,
-                                   num_warmup_steps=run.num_warmup_steps)
+        return training.train_spec(
+            run, scalars.pop("loss"), scalars, start(), tokens=tf.reduce_sum(features["input_mask"]),
+            gradients=gradients, optimizer=run.optimizer, num_train_steps=run.num_train_steps,
+            num_warmup_steps=run.num_warmup_steps)
 
     def evaluate_batch(features):
         masked, order = pretraining_heads(features, config, False, run)
@@ -129,7 +143,7 @@ def model_function(config, run, plan):
         return training.eval_spec(run, masked.loss + order.loss, evaluation_metrics, [
             masked.example_loss, correct(masked, features["masked_lm_ids"]),
             tf.reshape(features["masked_lm_weights"], [-1]),  # [B*P]
-            order.example_loss, correct(order, features["next_sentence_labels"]), rows], plan)
+            order.example_loss, correct(order, features["next_sentence_labels"]), rows], start())
 
     def model_fn(features, labels, mode, params):
         del labels, params
@@ -164,13 +178,17 @@ def check_run(run, config):
         raise cli.UserError("--max_seq_length is {}, above the config's max_position_embeddings "
                             "{}".format(run.max_seq_length, config.max_position_embeddings))
     for name, least in (("max_predictions_per_seq", 1), ("num_train_steps", 1),
-                        ("num_warmup_steps", 0), ("max_eval_steps", 0)):
+                        ("num_warmup_steps", 0), ("max_eval_steps", 0), ("num_devices", 0),
+                        ("eval_every_checkpoints", 0)):
         if getattr(run, name) < least:
             raise cli.UserError("--{} is {}, must be at least {}".format(
                 name, getattr(run, name), least))
     if run.do_train and run.num_warmup_steps >= run.num_train_steps:
         raise cli.UserError("--num_warmup_steps is {}, must be below --num_train_steps {}".format(
             run.num_warmup_steps, run.num_train_steps))
+    if run.eval_every_checkpoints and devices.is_cluster():
+        raise cli.UserError("--eval_every_checkpoints is for one machine; with TF_CONFIG let a "
+                            "process of its own evaluate: --do_eval without --do_train")
     usual = PUBLISHED_RATE * math.sqrt(run.train_batch_size / float(PUBLISHED_BATCH))
     if (run.do_train and run.optimizer == "lamb"
             and not usual / RATE_MARGIN <= run.learning_rate <= usual * RATE_MARGIN):
@@ -187,7 +205,7 @@ def sources(run, config):
     source = pretraining_input.peek(files, *lengths)
     pretraining_input.check_vocab_size(source, config.vocab_size)
     tf.logging.info("%d input files, the first %s", len(source.files), source.files[0])
-    if not run.do_eval:
+    if not (run.do_eval or run.eval_every_checkpoints):
         return source, None
     if run.eval_input_file:
         files = pretraining_input.find_files(run.eval_input_file, "eval_input_file")
@@ -196,21 +214,39 @@ def sources(run, config):
     return source, source
 
 
-def train(estimator, run, source):
-    """Trains up to --num_train_steps from where the folder's newest checkpoint stands."""
+def training_input(run, source):
+    """The input_fn of a training that goes on from output_dir's newest checkpoint."""
     step = checkpoints.step_of(run.output_dir)
-    if step >= run.num_train_steps:
-        tf.logging.info("nothing to train: %s is at step %d of %d", run.output_dir, step,
-                        run.num_train_steps)
-        return
-    tf.logging.info("training from step %d to %d, batch %d", step, run.num_train_steps,
-                    run.train_batch_size)
 
-    def input_fn(params):
-        batch_size = params.get("batch_size", run.train_batch_size)
-        return pretraining_input.training_dataset(source, batch_size, run.random_seed,
-                                                  step * batch_size)
-    estimator.train(input_fn, max_steps=run.num_train_steps)
+    def input_fn(params, input_context=None):
+        batch_size, worker, workers = run.train_batch_size, 0, 1
+        if run.use_tpu:
+            _, worker, workers, _ = params["context"].current_input_fn_deployment()
+            batch_size = params["batch_size"]
+        elif input_context:
+            batch_size = input_context.get_per_replica_batch_size(run.train_batch_size)
+            worker, workers = input_context.input_pipeline_id, input_context.num_input_pipelines
+        return pretraining_input.training_dataset(
+            source, batch_size, run.random_seed, step * run.train_batch_size, worker, workers)
+    return input_fn
+
+
+def train(estimator, run, chosen, source, evaluate_now):
+    """Trains up to --num_train_steps from where the folder's newest checkpoint stands.
+
+    evaluate_now() is called after every --eval_every_checkpoints checkpoints.
+    """
+    step, last = checkpoints.step_of(run.output_dir), run.num_train_steps
+    if step >= last:
+        tf.logging.info("nothing to train: %s is at step %d of %d", run.output_dir, step, last)
+        return
+    tf.logging.info("training from step %d to %d, batch %d", step, last, run.train_batch_size)
+    every = run.eval_every_checkpoints * run.save_checkpoints_steps or last
+    while step < last:
+        step = min(last, (step // every + 1) * every)
+        training.fit(estimator, training_input(run, source), step, chosen)
+        if run.eval_every_checkpoints and (step < last or not run.do_eval):
+            evaluate_now()
 
 
 def evaluate(estimator, run, source):
@@ -220,10 +256,23 @@ def evaluate(estimator, run, source):
             source, params.get("batch_size", run.eval_batch_size))
     steps = run.max_eval_steps or None
     if run.use_tpu and not steps:
-        steps = -(-pretraining_input.count_records(source) // run.eval_batch_size)
+        steps = -(-pretraining_input.count_source(source) // run.eval_batch_size)
     results = dict(estimator.evaluate(input_fn, steps=steps))
     results["loss"] = results["mlm_loss"] + results["sop_loss"]
     training.write_results(results, run.output_dir)
+    if run.eval_every_checkpoints:
+        training.keep_lowest_loss(results, run.output_dir)
+
+
+def run_model(run, config, plan, chosen, train_source, eval_source):
+    """Trains and evaluates as the flags say."""
+    model_fn = model_function(config, run, plan)
+    estimator = training.estimator(model_fn, run, chosen)
+    alone = estimator if chosen.workers == 1 else training.estimator(model_fn, run)
+    if run.do_train:
+        train(estimator, run, chosen, train_source, lambda: evaluate(alone, run, eval_source))
+    if run.do_eval and devices.is_chief():
+        evaluate(alone, run, eval_source)
 
 
 def main(flag_values):
@@ -233,6 +282,9 @@ def main(flag_values):
     run = cli.settings_of(flag_values)
     config = modeling.AlbertConfig.from_json_file(run.bert_config_file)
     check_run(run, config)
+    chosen = devices.choose(run.num_devices)
+    devices.log_devices(chosen, run.use_tpu, run.num_tpu_cores)
+    devices.check_batch(chosen, run.train_batch_size)
     train_source, eval_source = sources(run, config)
     variables = model_variables(config, run)
     plan = (checkpoints.plan_initialization(run.init_checkpoint, variables)
@@ -244,12 +296,15 @@ def main(flag_values):
     elif not (run.do_train or plan):
         raise cli.UserError("--do_eval: --output_dir {!r} holds no checkpoint and there is no "
                             "--init_checkpoint".format(run.output_dir))
-    training.write_run(run, config)
-    estimator = training.estimator(model_function(config, run, plan), run)
-    if run.do_train:
-        train(estimator, run, train_source)
-    if run.do_eval:
-        evaluate(estimator, run, eval_source)
+    with failures.explained(run.output_dir, lambda: pretraining_input.find_damage(
+            [train_source] + [eval_source] * bool(eval_source))):
+        if devices.is_chief():
+            training.write_run(run, config)
+        if run.skip_corrupt_records:
+            train_source, eval_source = [source and pretraining_input.without_corrupt(
+                source, os.path.join(run.output_dir, folder)) for source, folder in (
+                    (train_source, "sound_records"), (eval_source, "sound_eval_records"))]
+        run_model(run, config, plan, chosen, train_source, eval_source)
 
 
 if __name__ == "__main__":

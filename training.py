@@ -5,21 +5,23 @@ TensorBoard scalars while training; eval_results.txt after an evaluation.
 """
 
 import collections
-import datetime
 import functools
 import json
 import os
 import sys
-import time
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 import checkpoints
+import devices
+import hooks
 import optimization
 from cli import UserError
 
 EVAL_RESULTS = "eval_results.txt"
+BEST = "best"
+TERMINATION = hooks.Termination()
 
 
 def define_flags(flag_values, max_seq_length, train_batch_size, learning_rate,
@@ -55,6 +57,9 @@ def define_flags(flag_values, max_seq_length, train_batch_size, learning_rate,
            "Steps of a TPU between two returns to the host. Default: keeps the host's share small.")
     integer("random_seed", 12345,
            "Seed of weights, order and dropout. Default: the one of data creation.")
+    boolean("deterministic", False,
+            "Run operations one after the other, so that equal runs end bit-equal on a CPU. Off: "
+            "nothing is lost but the last bits.")
     boolean("use_tpu", False, "Run on a TPU. Off: GPU if there is one, else CPU.")
     for name, text in (("tpu_name", "Name or grpc:// address of the TPU."),
                        ("tpu_zone", "Zone of the TPU, if it cannot be detected."),
@@ -76,16 +81,27 @@ def check_settings(run):
         raise UserError("--use_tpu needs --tpu_name or --master")
 
 
-def estimator(model_fn, run):
+def estimator(model_fn, run, chosen=None):
     """The Estimator of a run: TPUEstimator with --use_tpu, else Estimator.
 
     Its input functions take `params`; a TPU puts the batch of one host there as "batch_size".
+
+    Args:
+      model_fn: see tf.estimator.Estimator.
+      run: the run's settings.
+      chosen: devices.Devices to train on; None takes one device of this machine.
     """
     shared = dict(model_dir=run.output_dir, save_checkpoints_steps=run.save_checkpoints_steps,
                   keep_checkpoint_max=run.keep_checkpoint_max, tf_random_seed=run.random_seed,
                   log_step_count_steps=None, save_summary_steps=0)
     if not run.use_tpu:
-        return tf.estimator.Estimator(model_fn, config=tf.estimator.RunConfig(**shared), params={})
+        shared["session_config"] = devices.session_config(chosen, run.deterministic)
+        if chosen and chosen.strategy:
+            config = tf.estimator.RunConfig(train_distribute=chosen.strategy, **shared)
+        else:
+            with devices.outside_cluster():
+                config = tf.estimator.RunConfig(**shared)
+        return tf.estimator.Estimator(model_fn, config=config, params={})
     cluster = None
     if run.tpu_name:
         cluster = tf.distribute.cluster_resolver.TPUClusterResolver(
@@ -99,14 +115,30 @@ def estimator(model_fn, run):
         eval_batch_size=run.eval_batch_size, predict_batch_size=run.eval_batch_size)
 
 
-def train_spec(run, loss, scalars, plan, **optimizer):
+def fit(estimator, input_fn, max_steps, chosen=None):
+    """Trains up to step max_steps; SIGTERM ends the process after a step and its checkpoint.
+
+    input_fn takes `params` and, under a strategy, `input_context`.
+    """
+    with TERMINATION.awaited():
+        if chosen and chosen.workers > 1:
+            tf.estimator.train_and_evaluate(
+                estimator, tf.estimator.TrainSpec(input_fn, max_steps=max_steps),
+                tf.estimator.EvalSpec(input_fn, steps=1))  # evaluates nothing without an evaluator
+        else:
+            estimator.train(input_fn, max_steps=max_steps)
+
+
+def train_spec(run, loss, scalars, plan, tokens=None, **optimizer):
     """The spec of a training step.
 
     Args:
       run: the run's settings.
-      loss: scalar.
-      scalars: OrderedDict name -> scalar tensor, averaged between two log lines.
+      loss: scalar, of this device's rows.
+      scalars: OrderedDict name -> scalar tensor, averaged over the devices and between two log
+        lines.
       plan: checkpoints.Plan to start from, or None.
+      tokens: scalar, how many tokens this device's rows hold, or None.
       **optimizer: num_train_steps, num_warmup_steps and what else create_optimizer takes.
     """
     update = optimization.create_optimizer(loss, run.learning_rate, use_tpu=run.use_tpu,
@@ -118,12 +150,30 @@ def train_spec(run, loss, scalars, plan, **optimizer):
         return tf.estimator.tpu.TPUEstimatorSpec(
             tf.estimator.ModeKeys.TRAIN, loss=loss, train_op=update.op, scaffold_fn=scaffold)
     initialize(plan)
-    watched = collections.OrderedDict([("loss", loss)] + list(scalars.items()))
-    watched.update(gradient_norm=update.gradient_norm, trust_ratio=update.trust_ratio)
-    hook = ProgressHook(watched, update.learning_rate, optimizer["num_train_steps"],
-                        run.train_batch_size, run.log_every_steps, run.output_dir)
-    return tf.estimator.EstimatorSpec(tf.estimator.ModeKeys.TRAIN, loss=loss, train_op=update.op,
-                                      training_hooks=[hook])
+    # A loss that is not finite is FiniteHook's to report, not the Estimator's own hook's.
+    shown = tf.where(tf.is_finite(loss), loss, tf.zeros_like(loss))
+    watching = training_hooks(run, update, collections.OrderedDict([("loss", loss)], **scalars),
+                              tokens, optimizer["num_train_steps"])
+    # Given here because with several machines the Estimator makes none without summaries of its own.
+    saving = tf.train.CheckpointSaverHook(run.output_dir, save_steps=run.save_checkpoints_steps)
+    return tf.estimator.EstimatorSpec(
+        tf.estimator.ModeKeys.TRAIN, loss=shown, train_op=update.op, training_hooks=watching,
+        training_chief_hooks=[saving])
+
+
+def training_hooks(run, update, scalars, tokens, num_train_steps):
+    """The hooks of a training, over the figures of all its devices."""
+    if tokens is not None:
+        scalars["tokens"] = tf.cast(tokens, tf.float32)
+    scalars = collections.OrderedDict(zip(scalars, devices.mean_over_devices(scalars.values())))
+    if tokens is not None:
+        tokens = scalars.pop("tokens") * tf.distribute.get_replica_context().num_replicas_in_sync
+    scalars.update(gradient_norm=update.gradient_norm, trust_ratio=update.trust_ratio)
+    return [hooks.FiniteHook(update, run.output_dir),
+            hooks.ProgressHook(scalars, update.learning_rate, tokens, num_train_steps,
+                               run.train_batch_size, run.log_every_steps,
+                               run.output_dir if devices.is_chief() else None),
+            hooks.TerminationHook(TERMINATION, lambda vote: devices.mean_over_devices([vote])[0])]
 
 
 def eval_spec(run, loss, metric_function, tensors, plan=None):
@@ -151,74 +201,30 @@ def initialize(plan):
         checkpoints.initialize_from(plan)
 
 
-class ProgressHook(tf.train.SessionRunHook):
-    """Logs one line every few steps, with the means since the last one, and writes them as scalars.
-
-    step/total, losses, accuracies, learning rate, examples/s, time left.
-    """
-
-    def __init__(self, scalars, learning_rate, total_steps, batch_size, every_steps, output_dir):
-        """scalars: OrderedDict name -> scalar tensor; batch_size: sequences in a step."""
-        self.fetches = dict(scalars=scalars, rate=learning_rate)
-        self.total_steps = total_steps
-        self.batch_size = batch_size
-        self.every_steps = every_steps
-        self.output_dir = output_dir
-
-    def begin(self):
-        self.writer = tf.summary.FileWriterCache.get(self.output_dir)
-
-    def after_create_session(self, session, coord):
-        self.done = int(session.run(tf.train.get_global_step()))
-        self.start_interval()
-
-    def start_interval(self):
-        """Forgets what was reported."""
-        self.sums = collections.OrderedDict((name, 0.0) for name in self.fetches["scalars"])
-        self.steps = 0
-        self.started = time.time()
-
-    def before_run(self, run_context):
-        return tf.train.SessionRunArgs(self.fetches)
-
-    def after_run(self, run_context, run_values):
-        values = run_values.results
-        for name, value in values["scalars"].items():
-            self.sums[name] += float(value)
-        self.steps += 1
-        self.done += 1
-        if self.done % self.every_steps == 0 or self.done >= self.total_steps:
-            self.report(float(values["rate"]))
-            self.start_interval()
-
-    def end(self, session):
-        self.writer.flush()
-
-    def report(self, rate):
-        """Logs and writes the means since the last report."""
-        seconds = max(time.time() - self.started, 1e-9)
-        means = collections.OrderedDict((n, total / self.steps) for n, total in self.sums.items())
-        left = datetime.timedelta(seconds=int(
-            max(self.total_steps - self.done, 0) * seconds / self.steps))
-        speed = self.batch_size * self.steps / seconds
-        tf.logging.info(
-            "step %d/%d  %s  learning_rate %.3g  examples/s %.4g  left %s", self.done,
-            self.total_steps, "  ".join("%s %.4g" % item for item in means.items()), rate, speed,
-            left)
-        means.update(learning_rate=rate, examples_per_second=speed)
-        self.writer.add_summary(tf.Summary(value=[
-            tf.Summary.Value(tag=name, simple_value=value) for name, value in means.items()]),
-            self.done)
-
-
-def write_results(results, output_dir, file_name=EVAL_RESULTS):
-    """Writes name = value lines to output_dir and prints them; returns the text."""
+def write_results(results, output_dir, file_name=EVAL_RESULTS, show=True):
+    """Writes name = value lines to output_dir and, with `show`, prints them; returns the text."""
     text = "".join("{} = {}\n".format(name, value) for name, value in sorted(results.items()))
     with tf.io.gfile.GFile(os.path.join(output_dir, file_name), "w") as stream:
         stream.write(text)
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    if show:
+        sys.stdout.write(text)
+        sys.stdout.flush()
     return text
+
+
+def keep_lowest_loss(results, output_dir):
+    """Copies the checkpoint that gave `results` to best/ if no earlier one had a lower loss."""
+    folder = os.path.join(output_dir, BEST)
+    former = os.path.join(folder, EVAL_RESULTS)
+    if tf.io.gfile.exists(former):
+        with tf.io.gfile.GFile(former, "r") as stream:
+            losses = [line.split(" = ")[1] for line in stream if line.startswith("loss = ")]
+        if losses and float(losses[0]) <= results["loss"]:
+            return
+    checkpoints.copy_newest(output_dir, folder)
+    write_results(results, folder, show=False)
+    tf.logging.info("step %d has the lowest loss so far, %.4g: kept in %s",
+                    results["global_step"], results["loss"], folder)
 
 
 def write_run(run, config):

@@ -1,0 +1,135 @@
+"""Several devices and several machines give what one device gives; settings that cannot work fail."""
+
+import glob
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from conftest import ROOT
+from toy_records import run_script, write_toy_records
+
+import devices
+import optimization
+import run_pretraining
+from cli import UserError
+
+CLIP_NORM = 0.1  # below every norm in these runs
+NOISE = "self/key/bias"  # its true gradient is 0, LAMB amplifies the rounding
+SECONDS = 120
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("records")
+    return [write_toy_records(folder / ("tf_%d.tfrecord" % seed), 23, seed) for seed in range(2)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def active_clipping():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(optimization, "CLIP_NORM", CLIP_NORM)
+        yield
+
+
+@pytest.fixture(scope="module")
+def five_steps(toy_config, records, tmp_path_factory):
+    """The folder of five steps of batch 16 on one device."""
+    folder = tmp_path_factory.mktemp("one")
+    run_script(run_pretraining, *arguments(toy_config, records[:1], folder))
+    return str(folder)
+
+
+def arguments(toy_config, records, output, **changes):
+    settings = dict(bert_config_file=toy_config, input_file=",".join(records),
+                    output_dir=str(output), do_train=True, max_seq_length=16,
+                    max_predictions_per_seq=3, train_batch_size=16, num_train_steps=5,
+                    num_warmup_steps=1, save_checkpoints_steps=5, learning_rate=0.01,
+                    log_every_steps=1)
+    settings.update(changes)
+    return ["--%s=%s" % item for item in settings.items()]
+
+
+def weights_of(folder):
+    reader = tf.train.load_checkpoint(str(folder))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def assert_same_weights(found, wanted):
+    assert set(found) == set(wanted)
+    for name, value in wanted.items():
+        if NOISE not in name:
+            np.testing.assert_allclose(found[name], value, rtol=0, atol=1e-6, err_msg=name)
+
+
+def scalars_of(folder, tag):
+    return {event.step: value.simple_value for path in sorted(glob.glob(str(folder) + "/events*"))
+            for event in tf.train.summary_iterator(path) for value in event.summary.value
+            if value.tag == tag}
+
+
+def test_two_devices_give_the_weights_of_one(toy_config, records, five_steps, tmp_path):
+    run_script(run_pretraining, *arguments(toy_config, records[:1], tmp_path, num_devices=2,
+                                           save_checkpoints_steps=2))
+    found, wanted = weights_of(tmp_path), weights_of(five_steps)
+    assert not [name for name in found if "replica" in name]
+    assert_same_weights(found, wanted)
+    for tag in ("loss", "mlm_loss", "sop_accuracy", "gradient_norm"):
+        one, two = scalars_of(five_steps, tag), scalars_of(tmp_path, tag)
+        assert sorted(one) == [1, 2, 3, 4, 5] == sorted(two)
+        for step, value in one.items():
+            assert abs(value - two[step]) < 1e-4, (tag, step)
+    assert min(scalars_of(five_steps, "gradient_norm").values()) > CLIP_NORM
+    # On from step 2 on one device, as if the run on two had been killed there.
+    tf.train.update_checkpoint_state(str(tmp_path), "model.ckpt-2")
+    run_script(run_pretraining, *arguments(toy_config, records[:1], tmp_path))
+    assert_same_weights(weights_of(tmp_path), wanted)
+
+
+START = """
+import sys
+sys.path.insert(0, {root!r})
+import cli, optimization, run_pretraining
+optimization.CLIP_NORM = {clip_norm}
+cli.run(run_pretraining.main, run_pretraining.define_flags)
+"""
+
+
+def start_machines(count, *settings):
+    """Starts `count` processes that share a training on 127.0.0.1; returns them."""
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    cluster = {"worker": ["127.0.0.1:%d" % one.getsockname()[1] for one in sockets]}
+    for one in sockets:
+        one.close()
+    program = START.format(root=ROOT, clip_norm=CLIP_NORM)
+    return [subprocess.Popen(
+        [sys.executable, "-c", program] + list(settings), stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, env=dict(os.environ, TF_CONFIG=json.dumps(
+            {"cluster": cluster, "task": {"type": "worker", "index": index}})))
+        for index in range(count)]
+
+
+def finish(processes):
+    """The exit codes and outputs of processes, which are killed when they take too long."""
+    try:
+        outputs = [process.communicate(timeout=SECONDS)[0].decode("utf-8")
+                   for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [process.returncode for process in processes], outputs
+
+
+def test_two_machines_give_the_weights_of_one(toy_config, records, five_steps, tmp_path):
+    codes, outputs = finish(start_machines(2, *arguments(
+        toy_config, records[:1], tmp_path, do_eval=True)))
+    assert codes == [0, 0], outputs
+    assert "2 machines with 1 x CPU" in outputs[0] and "this is machine 1 of 0-1" in outputs[1]
+    assert "mlm_accuracy = " in outputs[0] and "mlm_accuracy = " not in outputs[1]
+    assert_same_weights(weights_of(tmp_path), weights_of(five_steps))
