@@ -95,7 +95,7 @@ def is_chief():
 def check_batch(chosen, batch_size):
     """Raises UserError where the devices cannot share a batch evenly."""
     if batch_size % total(chosen):
-        raise UserError("--train_batch_size is {}, which {} devices ({}) cannot share evenly".format(
+        raise UserError("--train_batch_size is {}: {} devices ({}) cannot share that evenly".format(
             batch_size, total(chosen), describe(chosen)))
 
 

@@ -46,7 +46,7 @@ def count_records(path, compression):
 
 
 def count_in_manifest(path):
-    """The count that create_pretraining_data.py noted, or None; an older manifest is not trusted."""
+    """The count that the data's manifest notes, or None; one older than the file is not trusted."""
     noted, shard = manifest.manifest_of(path), SHARD.search(path)
     if not tf.io.gfile.exists(noted):
         return None
@@ -104,7 +104,7 @@ def checked_records(path, compression):
 
 
 def first_damaged(path, compression, check):
-    """(number, reason) of the first record that is damaged or that check(record) refuses, or None."""
+    """(number, reason) of the first record that is damaged or refused by check(record), or None."""
     for number, record in enumerate(checked_records(path, compression)):
         if record is None:
             return number, "its checksum is wrong, or the file is cut off in it"

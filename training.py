@@ -154,7 +154,7 @@ def train_spec(run, loss, scalars, plan, tokens=None, **optimizer):
     shown = tf.where(tf.is_finite(loss), loss, tf.zeros_like(loss))
     watching = training_hooks(run, update, collections.OrderedDict([("loss", loss)], **scalars),
                               tokens, optimizer["num_train_steps"])
-    # Given here because with several machines the Estimator makes none without summaries of its own.
+    # Given here: with several machines the Estimator makes none unless it writes summaries too.
     saving = tf.train.CheckpointSaverHook(run.output_dir, save_steps=run.save_checkpoints_steps)
     return tf.estimator.EstimatorSpec(
         tf.estimator.ModeKeys.TRAIN, loss=shown, train_op=update.op, training_hooks=watching,

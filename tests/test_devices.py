@@ -1,8 +1,9 @@
-"""Several devices and several machines give what one device gives; settings that cannot work fail."""
+"""Several devices and several machines give what one gives; settings that cannot work fail."""
 
 import glob
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -133,3 +134,47 @@ def test_two_machines_give_the_weights_of_one(toy_config, records, five_steps, t
     assert "2 machines with 1 x CPU" in outputs[0] and "this is machine 1 of 0-1" in outputs[1]
     assert "mlm_accuracy = " in outputs[0] and "mlm_accuracy = " not in outputs[1]
     assert_same_weights(weights_of(tmp_path), weights_of(five_steps))
+
+
+def test_place_in_cluster():
+    cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
+
+    def place(**value):
+        return devices.place_in_cluster(json.dumps(value))
+
+    assert devices.place_in_cluster("") == devices.place_in_cluster("{}") == (0, 1)
+    assert place(cluster=cluster, task={"type": "chief", "index": 0}) == (0, 3)
+    assert place(cluster=cluster, task={"type": "worker", "index": 1}) == (2, 3)
+    for words, text in [("not of the form", "{"), ("not of the form", json.dumps(dict(
+            cluster=cluster))), ("not of the form", "[]")]:
+        with pytest.raises(UserError, match=words):
+            devices.place_in_cluster(text)
+    with pytest.raises(UserError, match="no worker number 2"):
+        place(cluster=cluster, task={"type": "worker", "index": 2})
+    with pytest.raises(UserError, match="job 'ps'"):
+        place(cluster={"ps": ["a:1"]}, task={"type": "ps", "index": 0})
+
+
+def test_settings_that_cannot_work_fail_before_the_work(toy_config, records, tmp_path,
+                                                        monkeypatch):
+    def attempt(words, **changes):
+        with pytest.raises(UserError, match=words):
+            run_script(run_pretraining, *arguments(toy_config, records, tmp_path / "out",
+                                                   **changes))
+        assert not (tmp_path / "out").exists()
+
+    attempt(r"--train_batch_size is 15: 2 devices \(2 x CPU", num_devices=2, train_batch_size=15)
+    attempt("--num_devices is -1", num_devices=-1)
+    monkeypatch.setenv("TF_CONFIG", json.dumps(
+        {"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}}))
+    attempt("--eval_every_checkpoints is for one machine", eval_every_checkpoints=1)
+    attempt("--num_devices is 2: with TF_CONFIG", num_devices=2)
+
+
+def test_the_first_lines_name_the_devices(caplog):
+    caplog.set_level("INFO")
+    devices.log_devices(devices.Devices(None, ["/gpu:0", "/gpu:1"], 3, 1))
+    assert "on 3 machines with 2 x GPU, this is machine 1 of 0-2" in caplog.text
+    devices.log_devices(devices.choose())
+    assert re.search(r"TensorFlow [12]\.\d+\.\d+, Python 3\S+, on 1 x CPU \(\d+ cores\)",
+                     caplog.text)

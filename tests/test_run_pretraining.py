@@ -46,7 +46,8 @@ def test_train_resume_and_evaluate(toy_config, records, tmp_path, caplog, capsys
     assert "training from step 0 to 4" in first
     assert re.search(r"step 2/4  loss [\d.]+  mlm_loss [\d.]+  mlm_accuracy [\d.]+  sop_loss "
                      r"[\d.]+  sop_accuracy [\d.]+  gradient_norm [\d.]+  trust_ratio [\d.]+  "
-                     r"learning_rate [\d.e-]+  examples/s [\d.]+  tokens/s [\d.]+  left 0:00", first)
+                     r"learning_rate [\d.e-]+  examples/s [\d.]+  tokens/s [\d.]+  left 0:00",
+                     first)
     assert "no --eval_input_file" in first
     found = results_of(tmp_path)
     assert found["global_step"] == 4
