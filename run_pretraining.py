@@ -133,8 +133,8 @@ def model_function(config, run, plan):
                               weight_sum=weight_sum),
             features, run.micro_batch_size or batch_size)
         return training.train_spec(
-            run, scalars.pop("loss"), scalars, start(), tokens=tf.reduce_sum(features["input_mask"]),
-            gradients=gradients, optimizer=run.optimizer, num_train_steps=run.num_train_steps,
+            run, scalars.pop("loss"), scalars, start(), gradients=gradients,
+            tokens=tf.reduce_sum(features["input_mask"]), optimizer=run.optimizer, num_train_steps=run.num_train_steps,
             num_warmup_steps=run.num_warmup_steps)
 
     def evaluate_batch(features):
