@@ -134,8 +134,8 @@ def model_function(config, run, plan):
             features, run.micro_batch_size or batch_size)
         return training.train_spec(
             run, scalars.pop("loss"), scalars, start(), gradients=gradients,
-            tokens=tf.reduce_sum(features["input_mask"]), optimizer=run.optimizer, num_train_steps=run.num_train_steps,
-            num_warmup_steps=run.num_warmup_steps)
+            tokens=tf.reduce_sum(features["input_mask"]), optimizer=run.optimizer,
+            num_train_steps=run.num_train_steps, num_warmup_steps=run.num_warmup_steps)
 
     def evaluate_batch(features):
         masked, order = pretraining_heads(features, config, False, run)
