@@ -219,7 +219,7 @@ def start_afresh_if_changed(run, setup, examples):
     """Moves a model of other data or another config out of the way, so that none of it is used."""
     made_from = {"examples": os.path.basename(examples.path), "config": setup.config.to_json()}
     former = predictor.read_description(run.output_dir)
-    if former and former["made_from"] != made_from:
+    if former and former.get("made_from") != made_from:
         if setup.plan and setup.plan.prefix.startswith(os.path.join(run.output_dir, "")):
             raise cli.UserError("--output_dir {!r} was made from other data or settings and holds "
                                 "--init_checkpoint; take another folder".format(run.output_dir))

@@ -187,12 +187,21 @@ def eval_spec(run, loss, metric_function, tensors, plan=None):
 
 
 def predict_spec(run, predictions, plan=None):
-    """The spec of a prediction: a dict of tensors whose first axis is the batch."""
+    """The spec of a prediction: a dict of tensors whose first axis is the batch.
+
+    Weights alone are restored, so that a converted checkpoint without a step will do.
+    """
     mode = tf.estimator.ModeKeys.PREDICT
     if run.use_tpu:
         return tf.estimator.tpu.TPUEstimatorSpec(mode, predictions=predictions)
     initialize(plan)
-    return tf.estimator.EstimatorSpec(mode, predictions=predictions)
+    weights = tf.trainable_variables()
+    scaffold = tf.train.Scaffold(
+        saver=tf.train.Saver(weights),
+        ready_for_local_init_op=tf.report_uninitialized_variables(weights),
+        local_init_op=tf.group(tf.train.Scaffold.default_local_init_op(),
+                               tf.train.get_global_step().initializer))
+    return tf.estimator.EstimatorSpec(mode, predictions=predictions, scaffold=scaffold)
 
 
 def initialize(plan):

@@ -15,7 +15,8 @@ import shutil
 import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
-from conftest import ROOT
+from conftest import ROOT, write_text
+from toy_classifier import write_classifier
 from toy_records import run_script, write_toy_records
 
 # What a command holds that is not run here, and why.
@@ -29,6 +30,7 @@ NOT_RUN = [
     ("test_changes.py", "pytest collects it by itself"),
     ("--use_tpu", "there is no TPU"),
     ("create_pretraining_data_beam.py", "has its own test, for where Apache Beam is installed"),
+    ("printf ", "tests/test_run_classifier.py has a pipe"),
 ]
 # Every other command runs with these in place of its own values, so that it takes a second.
 TOY_VALUES = {
@@ -86,7 +88,7 @@ RUN = [command for command in COMMANDS if not any(mark in command for mark, _ in
 
 
 @pytest.fixture(scope="module")
-def given(tmp_path_factory, toy_config):
+def given(tmp_path_factory, toy_vocab, toy_config):
     """A folder with what the README takes as given, each at toy size."""
     folder = tmp_path_factory.mktemp("given")
     shutil.copytree(os.path.join(ROOT, "albert_config"), str(folder / "albert_config"))
@@ -104,7 +106,23 @@ def given(tmp_path_factory, toy_config):
         for path in glob.glob(prefix + ".*"):
             shutil.copy(path, str(folder / target) + path[len(prefix):])
     shutil.rmtree(str(folder / "start"))
+    give_classification(folder, toy_vocab, toy_config)
     return folder
+
+
+def give_classification(folder, toy_vocab, toy_config):
+    """Adds data sets and fine-tuned models to the folder."""
+    for name in ("lcqmc", "my_data", "output", "albert_large_zh"):
+        (folder / name).mkdir()
+    (folder / "output" / "lcqmc").mkdir()
+    for split in ("train", "dev", "test"):
+        write_text(folder / "lcqmc" / (split + ".txt"), "天气\t有雨\t1\n图书馆\t开门\t0\n" * 3)
+    write_text(folder / "my_data" / "train.tsv", "好\t天气\n坏\t有雨\n")
+    write_text(folder / "pairs.txt", "天气\t有雨\n")
+    write_classifier(folder / "output" / "lcqmc", toy_vocab, toy_config)
+    prefix = write_classifier(folder / "albert_large_zh", toy_vocab, toy_config) + "/model.ckpt-7"
+    for path in glob.glob(prefix + ".*"):
+        os.rename(path, path.replace("model.ckpt-7", "bert_model.ckpt"))
 
 
 @pytest.mark.parametrize("command", RUN, ids=lambda command: " ".join(command.split()[:4]))
@@ -124,8 +142,9 @@ def test_a_command_of_the_readme_runs(command, given, tmp_path, toy_config, toy_
     toy = dict(TOY_VALUES, bert_config_file=toy_config, vocab_file=toy_vocab)
     overrides = ["--{}={}".format(flag, value) for flag, value in toy.items() if flag in values]
     assert not run_script(importlib.import_module(name), *(arguments + overrides))
-    made = getattr(values, "output_dir", None) or getattr(values, "output_file", None)
-    assert os.path.exists(made)
+    made = [values[flag].value for flag in ("output_dir", "output_file", "model_dir")
+            if flag in values and values[flag].value]
+    assert os.path.exists(made[0])
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(command.split()[:4]))

@@ -264,9 +264,6 @@ def test_export_says_what_it_wrote_and_serves_the_same(copied, capsys):
 
 def test_export_without_data_compares_on_random_words(tmp_path, toy_vocab, toy_config, capsys):
     folder = write_classifier(tmp_path, toy_vocab, toy_config)
-    path = os.path.join(folder, predictor.DESCRIPTION)
-    description = predictor.read_description(folder)
-    write_text(path, json.dumps(dict(description, data_dir=None, input_encoding="utf-8")))
     run_script(run_classifier, "--output_dir=" + folder, "--do_export")
     assert "on 200 rows" in capsys.readouterr().out
 

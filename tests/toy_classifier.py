@@ -21,6 +21,7 @@ def write_classifier(folder, vocab, config, pair=True, labels=("0", "1"), task="
         session.run(tf.global_variables_initializer())
         tf.train.Saver().save(session, os.path.join(str(folder), "model.ckpt-7"))
     predictor.write_description(str(folder), {
-        "task_name": task, "columns": None, "labels": list(labels), "pair": pair,
-        "max_seq_length": 40, "do_lower_case": True}, config, vocab)
+        "task_name": task, "columns": None, "data_dir": None, "labels": list(labels),
+        "pair": pair, "max_seq_length": 40, "do_lower_case": True, "input_encoding": "utf-8"},
+        config, vocab)
     return str(folder)
