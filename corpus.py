@@ -122,7 +122,7 @@ def find_boundary(stream, size, offset):
     before = stream.read(min(offset, 4096))
     position = offset - len(before) + len(before.rstrip(BLANK))
     stream.seek(position)
-    lines = [(start, blank) for start, blank in _lines_until_document(stream, position, offset)]
+    lines = list(_lines_until_document(stream, position, offset))
     return lines[-1][0] if lines[-1][1] else lines[0][0]
 
 

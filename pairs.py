@@ -129,7 +129,8 @@ def split_chunk(cuts, start, end, is_whole_document, rng):
     if is_whole_document and end - start < RUN_ON_TOKENS:
         return None
     quarter = (end - start) // 4
-    return random_between(cuts.words, start + quarter, end - quarter, rng)
+    place = random_between(cuts.words, start + quarter, end - quarter, rng)
+    return (start + end) // 2 if place is None and end - start > 1 else place
 
 
 def document_pairs(cuts, start, end, longest, short_seq_prob, dupe_factor, rng):

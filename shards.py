@@ -140,8 +140,8 @@ class ShardMaker(object):
         counts["characters"] = sum(map(len, flat))
         counts["tokens"] = len(segmented.ids)
         counts["unknown tokens"] = int(np.count_nonzero(segmented.ids == self.tables.unk))
-        longest = self.settings.max_seq_length - 3
-        counts["sentences cut, longer than a half"] = int(np.count_nonzero(lengths > longest // 2))
+        half = (self.settings.max_seq_length - 3) // 2
+        counts["sentences longer than a half, cut where needed"] = int((lengths > half).sum())
         last_lines = np.cumsum([len(part) for part in lines])
         bounds = ends[np.append(0, last_lines)].tolist()
         found = self.timed("pairs", self._pairs, documents, lines, segmented, bounds, counts)

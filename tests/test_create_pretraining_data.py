@@ -223,7 +223,7 @@ def test_a_line_of_a_megabyte_is_cut_and_counted(toy_vocab, tmp_path, caplog):
     found = examples(create(toy_vocab, text, tmp_path / "tf.tfrecord", dupe_factor=1))
     assert len(found) > 4500
     assert "100.00 % of the characters are in an instance" in caplog.text
-    assert "sentences cut, longer than a half: 1" in caplog.text
+    assert "sentences longer than a half, cut where needed: 1" in caplog.text
 
 
 def test_the_report_counts_everything(toy_vocab, toy_corpus, tmp_path, caplog):

@@ -69,6 +69,16 @@ def test_no_punctuation_at_all_loses_no_token():
                 set(range(start, end))
 
 
+def test_a_word_longer_than_an_instance_loses_no_token():
+    levels = np.zeros(300, np.uint8)
+    levels[[0, 200]] = LINE
+    starts = levels > 0
+    cuts = pairs.Cuts(segmentation.Segmented(None, starts, levels, None))
+    for seed in range(20):
+        found = pairs.document_pairs(cuts, 0, 300, 61, 0.1, 1, random.Random(seed))
+        assert set().union(*[range(first, last) for first, _, last, _ in found]) == set(range(300))
+
+
 def test_a_short_sentence_without_punctuation_gives_no_pair():
     _, _, found = all_pairs([[pairs.RUN_ON_TOKENS - 1], [pairs.RUN_ON_TOKENS], [1]], 0, dupes=4)
     assert [len(document) for document in found] == [0, 4, 0]
