@@ -68,9 +68,11 @@ find_python() {
 
 # Prints "runtime version path" for $PYTHON, else the best Python of the runtimes named.
 choose() {
-  local runtime
+  local runtime found
   if [ -n "${PYTHON:-}" ]; then
-    probe "$PYTHON" || fail "PYTHON=$PYTHON does not run, has no venv module or is not 3.7 or 3.9-3.11"
+    found="$(probe "$PYTHON")" ||
+      fail "PYTHON=$PYTHON does not run, has no venv module or is not 3.7 or 3.9-3.11"
+    case " $* " in *" ${found%% *} "*) echo "$found" ;; *) fail "PYTHON=$PYTHON is not for $*" ;; esac
     return
   fi
   for runtime in "$@"; do

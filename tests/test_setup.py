@@ -189,6 +189,32 @@ def test_a_half_made_set_up_is_made_again(place, damage):
     assert not folder.exists()
 
 
+def test_python_variable_of_the_other_runtime_is_refused(place):
+    path = fake_python(place / "bin" / "python3.7", "3.7.9")
+    assert which(place, "--which=tf1", PYTHON=path) == ("tf1", "3.7.9", path + "\n")
+    assert which(place, "--which=tf2", PYTHON=path) is None
+
+
+@pytest.mark.parametrize("broken", ["", "3.7", "3.11"])
+def test_ci_tests_each_runtime_with_its_own_python(place, broken):
+    """Whatever PYTHON says; where one fails the other is still tested, and the whole fails."""
+    repository = place / "a folder with spaces" / "repository"
+    (repository / ".ci").mkdir()
+    shutil.copy(os.path.join(ROOT, ".ci", "run"), str(repository / ".ci"))
+    optional = shutil.copy(os.path.join(ROOT, "requirements-huggingface.txt"), str(repository))
+    folder = finished_environment(place, "tf2", "requirements-tf2.txt")
+    fake(folder / "bin" / "python", "echo 3.11.9")
+    shutil.copy(optional, str(folder / "set-up-huggingface"))
+    fake(repository / "test.sh",
+         'echo "$PYTHON" >> "{}/tests.log"; [ "${{PYTHON##*python}}" != "{}" ]'.format(place, broken))
+    paths = [fake_python(place / "bin" / "python3.7", "3.7.9"),
+             fake_python(place / "bin" / "python3.11", "3.11.9")]
+    code, out, error = run(place, ".ci/run", PYTHON=paths[0])
+    assert code == (1 if broken else 0), error
+    assert (place / "tests.log").read_text(encoding="utf-8").split() == paths
+    assert "tf1, Python 3.7.9" in out and "tf2, Python 3.11.9" in out
+
+
 def test_unknown_argument_and_optional_set_fail(place):
     finished_environment(place, "tf1", "requirements.txt")
     assert "unknown argument --wich" in run(place, "setup.sh", "--wich")[2]
