@@ -31,6 +31,7 @@ NOT_RUN = [
     ("--use_tpu", "there is no TPU"),
     ("create_pretraining_data_beam.py", "has its own test, for where Apache Beam is installed"),
     ("printf ", "tests/test_run_classifier.py has a pipe"),
+    ("benchmarks/", "takes minutes and data that are not part of the project"),
 ]
 # Every other command runs with these in place of its own values, so that it takes a second.
 TOY_VALUES = {
@@ -79,7 +80,7 @@ def script_names():
 def flags_of(name):
     """The flags of a script, as a FlagValues of its own."""
     values = flags.FlagValues()
-    importlib.import_module(name).define_flags(values)
+    importlib.import_module(name.replace("/", ".")).define_flags(values)
     return values
 
 
