@@ -205,8 +205,8 @@ def test_ci_tests_each_runtime_with_its_own_python(place, broken):
     folder = finished_environment(place, "tf2", "requirements-tf2.txt")
     fake(folder / "bin" / "python", "echo 3.11.9")
     shutil.copy(optional, str(folder / "set-up-huggingface"))
-    fake(repository / "test.sh",
-         'echo "$PYTHON" >> "{}/tests.log"; [ "${{PYTHON##*python}}" != "{}" ]'.format(place, broken))
+    record = 'echo "$PYTHON" >> "{}/tests.log"; [ "${{PYTHON##*python}}" != "{}" ]'
+    fake(repository / "test.sh", record.format(place, broken))
     paths = [fake_python(place / "bin" / "python3.7", "3.7.9"),
              fake_python(place / "bin" / "python3.11", "3.11.9")]
     code, out, error = run(place, ".ci/run", PYTHON=paths[0])
