@@ -44,8 +44,9 @@ def variables_of_config(config):
     return checkpoints.variables_of(lambda: build(config, features))
 
 
-VARIANTS = [{}, {"num_hidden_groups": 2}, {"num_hidden_groups": 4, "hidden_act": "relu"},
-            {"num_hidden_layers": 1}, {"num_hidden_layers": 3, "num_hidden_groups": 2}]
+VARIANTS = [{"num_hidden_layers": 1}, {"num_hidden_layers": 2}, {"num_hidden_groups": 2},
+            {"num_hidden_layers": 2, "num_hidden_groups": 2, "hidden_act": "relu"},
+            {"num_hidden_layers": 3, "num_hidden_groups": 2}]
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
@@ -92,9 +93,10 @@ def test_every_variable_has_its_name_at_google(tmp_path, changes):
     variables = variables_of_config(albert_config(tmp_path, **changes))
     assert {layouts.google_name(name): shape for name, shape in variables.items()} == shapes
     keys = dict(layouts.config_keys(variables))
-    assert keys.pop("num_hidden_layers", 4) == 4  # told where each layer has its own variables
+    layers = changes.get("num_hidden_layers", 4)
+    assert keys.pop("num_hidden_layers", layers) == layers  # told where each layer has its own variables
     assert keys == layouts.config_keys(shapes)
-    config = dict(GOOGLE_CONFIG, embedding_style="google", **changes)
+    config = dict(dict(GOOGLE_CONFIG, embedding_style="google"), **changes)
     assert keys == {key: config[key] for key in keys}
 
 
@@ -184,7 +186,7 @@ def test_folders_of_public_archives(tmp_path):
 
 
 def test_pretraining_goes_on_from_googles_names(tmp_path, caplog):
-    values = dict(GOOGLE_CONFIG, vocab_size=len(toy_tokens()))
+    values = dict(GOOGLE_CONFIG, vocab_size=len(toy_tokens()), num_hidden_layers=1)
     config = write_text(tmp_path / "albert_config.json", json.dumps(values))
     source = tmp_path / "public"
     source.mkdir()
@@ -196,14 +198,14 @@ def test_pretraining_goes_on_from_googles_names(tmp_path, caplog):
         settings = dict(dict(
             bert_config_file=config, input_file=records, output_dir=str(output),
             max_seq_length=16, max_predictions_per_seq=3, train_batch_size=8, num_train_steps=1,
-            num_warmup_steps=0, do_eval=True), **settings)
+            num_warmup_steps=0), **settings)
         run_script(run_pretraining, *["--%s=%s" % item for item in settings.items()])
     run(tmp_path / "out", init_checkpoint=str(source), do_train=True)
     assert "initialised 32 of 32 variables" in caplog.text
     names = {name for name, _ in tf.train.list_variables(str(tmp_path / "out"))}
     assert "bert/encoder/layer_shared/attention/self/query/kernel/lamb_m" in names
     with pytest.raises(UserError, match="give it as --init_checkpoint"):
-        run(source, do_train=False)
+        run(source, do_eval=True)
 
 
 def test_groups_that_others_round_otherwise():

@@ -32,6 +32,8 @@ NOT_RUN = [
     ("create_pretraining_data_beam.py", "has its own test, for where Apache Beam is installed"),
     ("printf ", "tests/test_run_classifier.py has a pipe"),
     ("benchmarks/", "takes minutes and data that are not part of the project"),
+    ("convert_checkpoint.py", "tests/test_conversion_commands.py runs them one after the other"),
+    ("--output_dir=output/from_", "the same"),
 ]
 # Every other command runs with these in place of its own values, so that it takes a second.
 TOY_VALUES = {
