@@ -96,7 +96,8 @@ def test_every_variable_has_its_name_at_google(tmp_path, changes):
     layers = changes.get("num_hidden_layers", 4)
     assert keys.pop("num_hidden_layers", layers) == layers  # told where each layer has its own variables
     assert keys == layouts.config_keys(shapes)
-    config = dict(dict(GOOGLE_CONFIG, embedding_style="google"), **changes)
+    config = dict(GOOGLE_CONFIG, embedding_style="google")
+    config.update(changes)
     assert keys == {key: config[key] for key in keys}
 
 
