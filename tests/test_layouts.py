@@ -94,7 +94,7 @@ def test_every_variable_has_its_name_at_google(tmp_path, changes):
     assert {layouts.google_name(name): shape for name, shape in variables.items()} == shapes
     keys = dict(layouts.config_keys(variables))
     layers = changes.get("num_hidden_layers", 4)
-    assert keys.pop("num_hidden_layers", layers) == layers  # told where each layer has its own variables
+    assert keys.pop("num_hidden_layers", layers) == layers  # told where no layers share
     assert keys == layouts.config_keys(shapes)
     config = dict(GOOGLE_CONFIG, embedding_style="google")
     config.update(changes)
