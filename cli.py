@@ -7,10 +7,16 @@ This module imports no TensorFlow, so that data creation starts fast.
 import glob
 import logging
 import os
+import re
 import sys
 import types
+import warnings
 
 from absl import app, flags
+from absl import logging as absl_logging
+
+OF_TENSORFLOW = re.compile(r"[/\\]tensorflow(_core|_estimator)?[/\\]")
+KEPT = ("Saving checkpoints", "Restoring parameters")
 
 
 class UserError(Exception):
@@ -25,10 +31,27 @@ def run(main, define_flags):
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     define_flags(flags.FLAGS)
-    tensorflow = logging.getLogger("tensorflow")
-    tensorflow.handlers.clear()  # absl's handler writes each line already
-    tensorflow.addFilter(lambda record: record.module != "deprecation")  # nothing a user could do
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors of TensorFlow's C++ part only
+    warnings.filterwarnings("ignore", module="tensorflow")
+    logging.getLogger("tensorflow").handlers.clear()  # absl's handler writes each line already
+    absl_logging.get_absl_handler().setFormatter(
+        logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S"))
     app.run(lambda arguments: _guarded(main, arguments))
+
+
+def is_for_users(record):
+    """Whether a line of TensorFlow's logger says what a user can do something with.
+
+    Not its deprecation notices, nor what its own modules report of each graph, except checkpoints.
+    """
+    if not OF_TENSORFLOW.search(record.pathname):
+        return True
+    if record.levelno > logging.INFO:
+        return "deprecated" not in record.getMessage()
+    return record.getMessage().startswith(KEPT)
+
+
+logging.getLogger("tensorflow").addFilter(is_for_users)  # here, for what comes while importing
 
 
 def _guarded(main, arguments):

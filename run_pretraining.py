@@ -18,6 +18,7 @@ import devices
 import failures
 import micro_batches
 import modeling
+import plot_training
 import pretraining_input
 import training
 
@@ -56,6 +57,8 @@ def define_flags(flag_values):
     flags.DEFINE_bool("skip_corrupt_records", False,
                       "Leave out corrupt records, counted, after a look at every file. Off: a "
                       "corrupt record ends the run.", flag_values=flag_values)
+    flags.DEFINE_bool("plot", False, "Draw the curves to curves.png in output_dir at the end. Off: "
+                      "needs matplotlib.", flag_values=flag_values)
     integer("max_eval_steps", 0, "Steps of an evaluation. Default: 0, every record once.")
     integer("micro_batch_size", 0,
             "Sequences that a device computes at once; the gradient is the whole batch's whatever "
@@ -186,6 +189,8 @@ def check_run(run, config):
     if run.do_train and run.num_warmup_steps >= run.num_train_steps:
         raise cli.UserError("--num_warmup_steps is {}, must be below --num_train_steps {}".format(
             run.num_warmup_steps, run.num_train_steps))
+    if run.plot:
+        plot_training.require_matplotlib()
     if run.eval_every_checkpoints and devices.is_cluster():
         raise cli.UserError("--eval_every_checkpoints is for one machine; with TF_CONFIG let a "
                             "process of its own evaluate: --do_eval without --do_train")
@@ -273,6 +278,8 @@ def run_model(run, config, plan, chosen, train_source, eval_source):
         train(estimator, run, chosen, train_source, lambda: evaluate(alone, run, eval_source))
     if run.do_eval and devices.is_chief():
         evaluate(alone, run, eval_source)
+    if run.plot and devices.is_chief():
+        plot_training.plot_run(run.output_dir)
 
 
 def main(flag_values):

@@ -237,8 +237,19 @@ def keep_lowest_loss(results, output_dir):
 
 
 def write_run(run, config):
-    """Keeps the run's config and flags beside its checkpoints."""
+    """Keeps the run's config and flags beside its checkpoints, and as text for TensorBoard."""
+    writer = tf.summary.FileWriterCache.get(run.output_dir)
     for name, text in (("albert_config.json", config.to_json()),
                        ("flags.json", json.dumps(vars(run), indent=2, sort_keys=True) + "\n")):
         with tf.io.gfile.GFile(os.path.join(run.output_dir, name), "w") as stream:
             stream.write(text)
+        indented = "\n".join("    " + line for line in text.splitlines())  # code in Markdown
+        writer.add_summary(text_summary(name.split(".")[0], indented))
+    writer.flush()
+
+
+def text_summary(tag, text):
+    """A tf.Summary that TensorBoard shows under Text."""
+    about = tf.SummaryMetadata(plugin_data=tf.SummaryMetadata.PluginData(plugin_name="text"))
+    return tf.Summary(value=[tf.Summary.Value(
+        tag=tag, metadata=about, tensor=tf.make_tensor_proto([text], tf.string))])

@@ -60,9 +60,10 @@ def test_train_resume_and_evaluate(toy_config, records, tmp_path, caplog, capsys
     assert "nothing to train" in third and "step 8 of 8" in third
     np.testing.assert_array_equal(
         weights, tf.train.load_checkpoint(str(tmp_path)).get_tensor("bert/pooler/dense/kernel"))
-    scalars = {value.tag for path in glob.glob(str(tmp_path / "events*"))
-               for event in tf.train.summary_iterator(path) for value in event.summary.value}
-    assert {"mlm_loss", "sop_accuracy", "learning_rate", "examples_per_second"} <= scalars
+    tags = {value.tag for path in glob.glob(str(tmp_path / "events*"))
+            for event in tf.train.summary_iterator(path) for value in event.summary.value}
+    assert {"mlm_loss", "sop_accuracy", "learning_rate", "examples_per_second",
+            "tokens_per_second", "gradient_norm", "trust_ratio", "flags", "albert_config"} <= tags
     with open(str(tmp_path / "flags.json"), encoding="utf-8") as stream:
         assert json.load(stream)["num_train_steps"] == 8
 

@@ -351,6 +351,30 @@ def test_text_modules_import_no_tensorflow():
     assert subprocess.call([sys.executable, "-c", program], cwd=ROOT) == 0
 
 
+def local_file_calls(source):
+    """Calls that know local files only, in the modules whose paths may be gs:// ones."""
+    for call in source.nodes(ast.Call):
+        name = dotted(call.func)
+        if name in ("open", "io.open") or re.match(
+                r"os\.(path\.(exists|is\w+|get\w+)|listdir|makedirs|mkdir|remove|rename|replace|"
+                r"stat|walk)$|(glob|shutil)\.", name):
+            yield call.lineno, "{}() in place of tf.io.gfile".format(name)
+
+
+def test_files_of_a_run_may_lie_in_any_file_system():
+    for bad in ("open(path, 'rb')", "os.path.exists(path)", "shutil.copy(a, b)", "os.listdir(a)"):
+        assert list(local_file_calls(Source("x.py", bad)))
+    assert not list(local_file_calls(Source("x.py", "tf.io.gfile.GFile(os.path.join(a, b))")))
+    graph = {source.name: imports(source, everywhere=True) for source in MODULES}
+    used = reachable("run_pretraining", graph) | {"run_pretraining"}
+    checked = [source for source in MODULES if source.name in used and "tensorflow" in
+               graph[source.name]]
+    assert {"training", "checkpoints", "pretraining_input", "modeling"} <= {
+        source.name for source in checked}
+    assert [(source.path, line, words) for source in checked
+            for line, words in local_file_calls(source)] == []
+
+
 def test_ruff_is_clean():
     if importlib.util.find_spec("ruff") is None:
         pytest.skip("ruff is not installed")
