@@ -50,7 +50,8 @@ def layer_norm(x, scope=None):
     with tf.variable_scope((scope + "/" if scope else "") + "LayerNorm"):
         beta = vector("beta", shape_list(x)[-1])
         gamma = vector("gamma", shape_list(x)[-1], 1.0)
-    return normalize(x, gamma, beta)
+    normed = normalize(*[tf.cast(tensor, tf.float32) for tensor in (x, gamma, beta)])
+    return tf.cast(normed, x.dtype)
 
 
 @tf.custom_gradient

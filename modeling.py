@@ -186,7 +186,7 @@ class AlbertModel(object):
             self.embedding_output, self.embedding_projection = embed(
                 words, segment_ids, config, rates)
             attention_bias = tf.reshape(
-                (1.0 - tf.cast(input_mask, tf.float32)) * MASKED_SCORE,
+                (1.0 - tf.cast(input_mask, words.dtype)) * MASKED_SCORE,
                 [batch, 1, 1, length])  # [B, 1, 1, S]
             with tf.variable_scope("encoder"):
                 self.all_encoder_layers = encoder(
@@ -207,7 +207,7 @@ def factorized_embedding(input_ids, config, one_hot=False):
         table = matrix("word_embeddings", [config.vocab_size, config.embedding_size], config)
     if one_hot:
         ids = tf.reshape(input_ids, [-1])  # [B*S]
-        words = tf.matmul(tf.one_hot(ids, config.vocab_size), table)
+        words = tf.matmul(tf.one_hot(ids, config.vocab_size, dtype=table.dtype), table)
         words = tf.reshape(words, shape_list(input_ids) + [config.embedding_size])  # [B, S, E]
     else:
         words = tf.gather(table, input_ids)
@@ -240,7 +240,7 @@ def add_type_and_position(x, segment_ids, config):
     width, length = shape_list(x)[-1], shape_list(x)[1]
     types = matrix("token_type_embeddings", [config.type_vocab_size, width], config)
     positions = matrix("position_embeddings", [config.max_position_embeddings, width], config)
-    x += matmul_last(tf.one_hot(segment_ids, config.type_vocab_size), types)
+    x += matmul_last(tf.one_hot(segment_ids, config.type_vocab_size, dtype=types.dtype), types)
     return x + tf.expand_dims(positions[:length], 0)
 
 
@@ -374,6 +374,7 @@ def class_scores(x, labels, num_labels, config):
 
 def softmax_head(logits, labels):
     """Head of logits [M, C] and labels int [M] or None; `loss` is the mean over M."""
+    logits = tf.cast(logits, tf.float32)
     log_probs = tf.nn.log_softmax(logits)
     if labels is None:
         return Head(None, None, log_probs, logits)

@@ -74,15 +74,21 @@ def clip(gradients):
     return clipped, norm, tf.is_finite(squares)
 
 
-def apply_update(rule, gradients, variables, proceed):
+def apply_update(rule, gradients, variables, proceed, loss_scale=None):
     """Updates the variables on every device, then counts the global step; both if `proceed`.
+
+    With a loss scale, a step that does not proceed is counted as long as the scale can fall.
 
     Returns:
       the op, and the mean trust ratio.
     """
     global_step = tf.train.get_or_create_global_step()
 
-    def across_devices(strategy, gradients, proceed):
+    counts, state = proceed, []  # state: pairs of a variable and its next value
+    if loss_scale:
+        counts, state = tf.logical_or(proceed, loss_scale.can_fall), loss_scale.after(proceed)
+
+    def across_devices(strategy, gradients, proceed, counts, values):
         rule.create_moments(variables)
         ratios = []
 
@@ -97,20 +103,26 @@ def apply_update(rule, gradients, variables, proceed):
                 return ratios[-1].op
             return strategy.extended.update(variable, change, group=True)
 
+        def assign(variable, value):
+            return strategy.extended.update(variable, lambda copy: copy.assign(
+                devices.beside(copy, variable, value)).op, group=True)
+
         def count(copy):
-            taken = devices.beside(copy, global_step, proceed)
+            taken = devices.beside(copy, global_step, counts)
             return copy.assign_add(tf.cast(taken, copy.dtype)).op
 
         with tf.control_dependencies([step(*pair) for pair in zip(variables, gradients)]):
-            counted = strategy.extended.update(global_step, count, group=True)
+            counted = tf.group(
+                strategy.extended.update(global_step, count, group=True),
+                *[assign(variable, value) for (variable, _), value in zip(state, values)])
         return counted, tf.reduce_mean(tf.stack(ratios))
 
     return tf.distribute.get_replica_context().merge_call(
-        across_devices, args=(gradients, proceed))
+        across_devices, args=(gradients, proceed, counts, [value for _, value in state]))
 
 
 def create_optimizer(loss, learning_rate, num_train_steps, num_warmup_steps, optimizer="lamb",
-                     use_tpu=False, gradients=None, **settings):
+                     use_tpu=False, gradients=None, loss_scale=None, **settings):
     """Builds the update of every trainable variable.
 
     Args:
@@ -121,21 +133,25 @@ def create_optimizer(loss, learning_rate, num_train_steps, num_warmup_steps, opt
       use_tpu: whether to average the gradients over the TPU's cores before they are clipped.
       gradients: of this device's batch, in the order of tf.trainable_variables(); default: the
         loss is differentiated here.
+      loss_scale: precision.LossScale, or None.
       **settings: further arguments of the optimizer's class.
     Returns:
       Update(op, learning_rate, gradient_norm, trust_ratio, finite, names): the op also counts the
       global step, after the rate was read from it. The next three are scalars to be watched.
       `finite` is bool [n], for the loss and each gradient, whose `names` stand beside it: where one
-      is false, the op changes nothing.
+      is false, the op changes nothing. With a loss scale that can still fall all are called
+      finite, and the step is skipped.
     """
     step = tf.train.get_or_create_global_step()
     rate = learning_rate_at(step, learning_rate, num_train_steps, num_warmup_steps)
     rule = OPTIMIZERS[optimizer](rate, **settings)
     variables = tf.trainable_variables()
     if gradients is None:
-        gradients = dense_gradients(loss, variables)
+        gradients = dense_gradients(loss, variables, loss_scale and loss_scale.value)
     means = devices.mean_over_devices([loss] + gradients, use_tpu)
     clipped, norm, finite = clip(means[1:])
     finite = tf.concat([[tf.is_finite(means[0])], finite], axis=0)
-    op, ratio = apply_update(rule, clipped, variables, tf.reduce_all(finite))
+    op, ratio = apply_update(rule, clipped, variables, tf.reduce_all(finite), loss_scale)
+    if loss_scale:
+        finite = tf.logical_or(finite, loss_scale.can_fall)
     return Update(op, rate, norm, ratio, finite, ["loss"] + [v.op.name for v in variables])

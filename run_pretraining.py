@@ -8,17 +8,20 @@ import collections
 import functools
 import math
 import os
+import types
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 import checkpoints
 import cli
+import device_memory
 import devices
 import failures
 import micro_batches
 import modeling
 import plot_training
+import precision
 import pretraining_input
 import training
 
@@ -67,6 +70,12 @@ def define_flags(flag_values):
                       "Keep only each layer's input and compute the rest again for the gradient, "
                       "which takes a third more time. Default: auto, where not even one sequence "
                       "fits without.", flag_values=flag_values)
+    flags.DEFINE_enum("precision", "fp32", precision.PRECISIONS,
+                      "Format of the matrix products: fp16 on a GPU, with a loss scale that adapts "
+                      "itself; bf16 on a TPU, and on a CPU with TensorFlow 2.15. Default: fp32, "
+                      "which runs everywhere.", flag_values=flag_values)
+    flags.DEFINE_bool("xla", False, "Compile the graph with XLA. Default: off, on a CPU it gains "
+                      "nothing and a TPU does it anyway.", flag_values=flag_values)
     flags.DEFINE_enum("optimizer", "lamb", ["lamb", "adamw"], "Update rule. Default: the paper's.",
                       flag_values=flag_values)
     flags.adopt_module_key_flags(training, flag_values)
@@ -74,14 +83,15 @@ def define_flags(flag_values):
 
 def pretraining_heads(features, config, training_mode, run, seed=0, weight_sum=None):
     """The two heads over a batch: (masked_lm_head, sentence_order_head)."""
-    model = modeling.AlbertModel(
-        config, features["input_ids"], features["input_mask"], features["segment_ids"],
-        training=training_mode, dropout_seed=seed, one_hot_embeddings=run.use_tpu,
-        recompute=training_mode and run.recompute == "true")
-    masked = modeling.masked_lm_head(model, features["masked_lm_positions"],
-                                     features["masked_lm_ids"], features["masked_lm_weights"],
-                                     weight_sum)
-    return masked, modeling.sentence_order_head(model, features["next_sentence_labels"])
+    with precision.tpu_bfloat16(run.use_tpu and run.precision == "bf16"):
+        model = modeling.AlbertModel(
+            config, features["input_ids"], features["input_mask"], features["segment_ids"],
+            training=training_mode, dropout_seed=seed, one_hot_embeddings=run.use_tpu,
+            recompute=training_mode and run.recompute == "true")
+        masked = modeling.masked_lm_head(
+            model, features["masked_lm_positions"], features["masked_lm_ids"],
+            features["masked_lm_weights"], weight_sum)
+        return masked, modeling.sentence_order_head(model, features["next_sentence_labels"])
 
 
 def dropout_seed(features):
@@ -131,12 +141,16 @@ def model_function(config, run, plan):
         batch_size = features["input_ids"].shape.as_list()[0]
         weight_sum, = devices.mean_over_devices(
             [tf.reduce_sum(features["masked_lm_weights"])], run.use_tpu)
+        loss_scale = precision.LossScale() if run.precision == "fp16" else None
         scalars, gradients = micro_batches.sum_over_micro_batches(
             functools.partial(shares, config=config, run=run, batch_size=batch_size,
                               weight_sum=weight_sum),
-            features, run.micro_batch_size or batch_size)
+            features, run.micro_batch_size or batch_size, loss_scale and loss_scale.value)
+        loss = scalars.pop("loss")
+        if loss_scale:
+            scalars["skipped_steps"] = loss_scale.skipped
         return training.train_spec(
-            run, scalars.pop("loss"), scalars, start(), gradients=gradients,
+            run, loss, scalars, start(), gradients=gradients, loss_scale=loss_scale,
             tokens=tf.reduce_sum(features["input_mask"]), optimizer=run.optimizer,
             num_train_steps=run.num_train_steps, num_warmup_steps=run.num_warmup_steps)
 
@@ -175,6 +189,8 @@ def model_variables(config, run):
 def check_run(run, config):
     """Raises UserError for settings that no run can be made with; warns of an odd rate."""
     training.check_settings(run)
+    precision.check_precision(run.precision, run.xla, run.use_tpu,
+                              len(tf.config.experimental.list_physical_devices("GPU")))
     if not (run.do_train or run.do_eval):
         raise cli.UserError("neither --do_train nor --do_eval is set: nothing to do")
     if run.max_seq_length > config.max_position_embeddings:
@@ -201,6 +217,22 @@ def check_run(run, config):
             "--learning_rate=%g looks scaled for another batch: with LAMB and "
             "--train_batch_size=%d about %.3g is usual (%g · √(batch/%d))", run.learning_rate,
             run.train_batch_size, usual, PUBLISHED_RATE, PUBLISHED_BATCH)
+
+
+def device_batch_size(run, chosen):
+    """How many sequences of a step one device gets."""
+    return run.train_batch_size // (run.num_tpu_cores if run.use_tpu else devices.total(chosen))
+
+
+def fitted(run, config, chosen, session_config):
+    """The run with --micro_batch_size and --recompute settled, so that a step fits its devices."""
+    batch_size = device_batch_size(run, chosen)
+    rows, again = device_memory.fit(
+        config, device_memory.Shape(run.max_seq_length, run.max_predictions_per_seq), batch_size,
+        device_memory.device_memory(chosen, session_config, run.use_tpu), run.micro_batch_size,
+        run.recompute, on_host=not run.use_tpu and "cpu" in chosen.names[0])
+    return types.SimpleNamespace(**dict(vars(run), micro_batch_size=rows,
+                                        recompute="true" if again else "false"))
 
 
 def sources(run, config):
@@ -249,7 +281,8 @@ def train(estimator, run, chosen, source, evaluate_now):
     every = run.eval_every_checkpoints * run.save_checkpoints_steps or last
     while step < last:
         step = min(last, (step // every + 1) * every)
-        training.fit(estimator, training_input(run, source), step, chosen)
+        with device_memory.advice(run):
+            training.fit(estimator, training_input(run, source), step, chosen)
         if run.eval_every_checkpoints and (step < last or not run.do_eval):
             evaluate_now()
 
@@ -271,8 +304,12 @@ def evaluate(estimator, run, source):
 
 def run_model(run, config, plan, chosen, train_source, eval_source):
     """Trains and evaluates as the flags say."""
+    session_config = precision.configure(devices.session_config(chosen, run.deterministic),
+                                         run.precision, run.xla, run.use_tpu)
+    if run.do_train:
+        run = fitted(run, config, chosen, session_config)
     model_fn = model_function(config, run, plan)
-    estimator = training.estimator(model_fn, run, chosen)
+    estimator = training.estimator(model_fn, run, chosen, session_config)
     alone = estimator if chosen.workers == 1 else training.estimator(model_fn, run)
     if run.do_train:
         train(estimator, run, chosen, train_source, lambda: evaluate(alone, run, eval_source))
@@ -292,6 +329,7 @@ def main(flag_values):
     chosen = devices.choose(run.num_devices)
     devices.log_devices(chosen, run.use_tpu, run.num_tpu_cores)
     devices.check_batch(chosen, run.train_batch_size)
+    micro_batches.check_micro_batch_size(run.micro_batch_size, device_batch_size(run, chosen))
     train_source, eval_source = sources(run, config)
     variables = model_variables(config, run)
     plan = (checkpoints.plan_initialization(run.init_checkpoint, variables)

@@ -81,7 +81,7 @@ def check_settings(run):
         raise UserError("--use_tpu needs --tpu_name or --master")
 
 
-def estimator(model_fn, run, chosen=None):
+def estimator(model_fn, run, chosen=None, session_config=None):
     """The Estimator of a run: TPUEstimator with --use_tpu, else Estimator.
 
     Its input functions take `params`; a TPU puts the batch of one host there as "batch_size".
@@ -90,12 +90,14 @@ def estimator(model_fn, run, chosen=None):
       model_fn: see tf.estimator.Estimator.
       run: the run's settings.
       chosen: devices.Devices to train on; None takes one device of this machine.
+      session_config: ConfigProto of its sessions; default: the devices'.
     """
     shared = dict(model_dir=run.output_dir, save_checkpoints_steps=run.save_checkpoints_steps,
                   keep_checkpoint_max=run.keep_checkpoint_max, tf_random_seed=run.random_seed,
                   log_step_count_steps=None, save_summary_steps=0)
     if not run.use_tpu:
-        shared["session_config"] = devices.session_config(chosen, run.deterministic)
+        shared["session_config"] = session_config or devices.session_config(
+            chosen, run.deterministic)
         if chosen and chosen.strategy:
             config = tf.estimator.RunConfig(train_distribute=chosen.strategy, **shared)
         else:

@@ -1,0 +1,167 @@
+"""How many sequences a device holds in training: an estimate, and the choice made by it.
+
+In: the model's config, the lengths and the device.  Out: bytes; a micro-batch size.
+
+The estimate counts what a step keeps for its gradient. tests/test_device_memory.py and
+benchmarks/pretraining.py hold it against measured peaks.
+"""
+
+import collections
+import contextlib
+import os
+import re
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.client import device_lib
+
+from cli import UserError
+
+FLOAT = 4  # bytes
+USABLE = 0.8  # of a device's memory; the rest is for what the estimate does not know
+PROCESS = 350 * 2 ** 20  # interpreter, TensorFlow and input pipeline, on the host
+PARAMETER_COPIES = 6  # weights, two moments, gradients, clipped gradients, work of the update
+TPU_CORE = 8 * 2 ** 30  # of a v2, the smallest there is
+OUT_OF_MEMORY = re.compile("OOM|[Oo]ut of memory|allocat")
+CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+Shape = collections.namedtuple("Shape", "seq_length max_predictions")
+
+
+def parameters(config):
+    """Number of the model's parameters, both pre-training heads included."""
+    hidden, inner, vocab = config.hidden_size, config.intermediate_size, config.vocab_size
+    attention = 4 * (hidden * hidden + hidden)
+    feed_forward = 2 * hidden * inner + inner + hidden
+    layers, groups = config.num_hidden_layers, config.num_hidden_groups
+    copies = {"all": (groups, groups), "attention": (1, layers), "ffn": (layers, 1),
+              "none": (layers, layers)}[config.parameter_sharing]
+    width = config.embedding_size if config.embedding_style == "google" else hidden
+    embeddings = (vocab * config.embedding_size + config.embedding_size * hidden
+                  + (config.max_position_embeddings + config.type_vocab_size) * width)
+    heads = hidden * hidden + hidden * width + vocab
+    return embeddings + copies[0] * attention + copies[1] * feed_forward + heads
+
+
+def layer_floats(config, length):
+    """Numbers that one layer keeps of one sequence for its gradient."""
+    rows = length * config.hidden_size
+    scores = config.num_attention_heads * length * length
+    # input, query, key, value, context, both norms' inputs and the first one's output
+    kept = 8 * rows + 2 * length * config.intermediate_size + scores
+    if config.hidden_dropout_prob:
+        kept += 2 * rows
+    return kept + (2 * scores if config.attention_probs_dropout_prob else 0)
+
+
+def sequence_bytes(config, shape, recompute):
+    """Bytes that a training step needs for each sequence it computes at once."""
+    length, predictions = shape
+    rows = length * config.hidden_size
+    scores = config.num_attention_heads * length * length
+    layer = layer_floats(config, length)
+    kept = config.num_hidden_layers * (rows if recompute else layer) + 3 * rows
+    in_layer = max(3 * scores, 3 * length * config.intermediate_size) + (layer if recompute else 0)
+    in_head = 4 * predictions * config.vocab_size
+    return FLOAT * (kept + max(in_layer, in_head))
+
+
+def step_bytes(config, shape, rows, batch_size, recompute, on_host=True):
+    """Estimated peak memory of a training step in bytes.
+
+    Args:
+      shape: Shape.
+      rows: sequences computed at once.
+      batch_size: sequences of the device; above `rows` the gradients are kept in a sum.
+      recompute: bool, whether the layers are computed again for the gradient.
+      on_host: bool, whether the process itself counts.
+    """
+    copies = PARAMETER_COPIES + (1 if rows < batch_size else 0)
+    return ((PROCESS if on_host else 0) + copies * FLOAT * parameters(config)
+            + rows * sequence_bytes(config, shape, recompute))
+
+
+def host_memory(limit_files=CGROUP_LIMITS):
+    """Bytes that this machine, or the container around this process, has."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in limit_files:
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as stream:
+                text = stream.read().strip()
+            if text.isdigit():  # "max" stands for no limit
+                found.append(int(text))
+    return min(found)
+
+
+def device_memory(chosen, session_config, use_tpu=False):
+    """Bytes that one of the chosen devices can hold.
+
+    Args:
+      chosen: devices.Devices.
+      session_config: the run's ConfigProto; GPUs are opened with it.
+    """
+    if use_tpu:
+        return TPU_CORE
+    if "gpu" in chosen.names[0]:
+        return min(device.memory_limit
+                   for device in device_lib.list_local_devices(session_config)
+                   if device.device_type == "GPU")
+    return host_memory() // len(chosen.names)
+
+
+def fit(config, shape, batch_size, memory, micro_batch_size=0, recompute="auto", on_host=True):
+    """The micro-batch size and whether to recompute, so that a step fits the device; logs both.
+
+    Micro-batches cost next to nothing, so they come before recomputation.
+
+    Args:
+      batch_size: the device's sequences in a step.
+      memory: the device's bytes.
+      micro_batch_size: 0 for the whole batch if it fits, else the largest power of two that divides
+        it and fits; any other number is taken as it is.
+      recompute: "auto", "true" or "false".
+    Returns:
+      (sequences computed at once, bool).
+    """
+    sizes = [micro_batch_size] if micro_batch_size else [batch_size] + [
+        2 ** power for power in range(batch_size.bit_length(), -1, -1)
+        if batch_size % 2 ** power == 0 and 2 ** power < batch_size]
+    modes = {"auto": [False, True], "true": [True], "false": [False]}[recompute]
+    candidates = [(rows, again) for again in modes for rows in sizes]
+
+    def estimate(rows, again):
+        return step_bytes(config, shape, rows, batch_size, again, on_host)
+
+    fitting = [pair for pair in candidates if estimate(*pair) <= USABLE * memory]
+    rows, again = fitting[0] if fitting else candidates[-1]
+    tf.logging.info(
+        "memory: %d of %d sequences at once, %s recomputation: about %.1f GB, the device has %.1f",
+        rows, batch_size, "with" if again else "without", estimate(rows, again) / 2.0 ** 30,
+        memory / 2.0 ** 30)
+    if not fitting:
+        tf.logging.warning("this is above %.0f %% of the device's memory and may fail; a smaller "
+                           "--micro_batch_size, --recompute=true or a shorter --max_seq_length "
+                           "takes less", 100 * USABLE)
+    return rows, again
+
+
+@contextlib.contextmanager
+def advice(run):
+    """Turns a lack of memory inside into one line that says what to change."""
+    try:
+        yield
+    except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+        if isinstance(error, tf.errors.OpError) and not OUT_OF_MEMORY.search(error.message):
+            raise
+        raise UserError("out of memory with --micro_batch_size={} and --recompute={}: take {} ({})"
+                        .format(run.micro_batch_size, run.recompute, less_than(run),
+                                str(error).strip().splitlines()[0][:200])) from None
+
+
+def less_than(run):
+    """The flags that take less memory than the run's, in words."""
+    steps = []
+    if run.micro_batch_size != 1:
+        steps.append("--micro_batch_size={}".format(max(run.micro_batch_size // 2, 1)))
+    if run.recompute != "true":
+        steps.append("--recompute=true")
+    return " or ".join(steps or ["a shorter --max_seq_length or a smaller model"])
