@@ -108,7 +108,8 @@ def device_memory(chosen, session_config, use_tpu=False):
     return host_memory() // len(chosen.names)
 
 
-def fit(config, shape, batch_size, memory, micro_batch_size=0, recompute="auto", on_host=True):
+def choose_micro_batch(config, shape, batch_size, memory, micro_batch_size=0,
+                       recompute="auto", on_host=True):
     """The micro-batch size and whether to recompute, so that a step fits the device; logs both.
 
     Micro-batches cost next to nothing, so they come before recomputation.

@@ -227,7 +227,7 @@ def device_batch_size(run, chosen):
 def fitted(run, config, chosen, session_config):
     """The run with --micro_batch_size and --recompute settled, so that a step fits its devices."""
     batch_size = device_batch_size(run, chosen)
-    rows, again = device_memory.fit(
+    rows, again = device_memory.choose_micro_batch(
         config, device_memory.Shape(run.max_seq_length, run.max_predictions_per_seq), batch_size,
         device_memory.device_memory(chosen, session_config, run.use_tpu), run.micro_batch_size,
         run.recompute, on_host=not run.use_tpu and "cpu" in chosen.names[0])

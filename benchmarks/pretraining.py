@@ -31,6 +31,8 @@ import modeling  # noqa: E402
 import run_pretraining  # noqa: E402
 
 MATRIX = 2048  # rows and columns of the plain matrix product
+ROW = ("| {tensorflow} | {} | {} | {steps_per_second:.3g} | {tokens_per_second:.0f} | "
+       "{cpu_seconds:.2f} | {peak:.0f} | {estimate:.0f} | {share:.0%} |")
 WARM_UP = 2  # steps that are not counted
 
 
@@ -157,16 +159,14 @@ def main(flag_values):
             flag_values.measure, flag_values.steps, flag_values.settings.split())) + "\n")
         return
     print("| TensorFlow | model, batch, length, predictions | flags | steps/s | tokens/s | "
-          "CPU-s a step | peak MB | estimate MB | of matmul |\n|---|---|---|---|---|---|---|---|---|")
+          "CPU-s a step | peak MB | estimate MB | of matmul |\n" + "|---" * 9 + "|")
     for case in flag_values.cases.split(","):
         for setting in flag_values.settings.split(","):
             for python in flag_values.pythons.split(","):
                 rows = [measure_elsewhere(python, case, flag_values.steps, setting)
                         for _ in range(flag_values.repeat)]
                 row = min(rows, key=lambda found: found["cpu_seconds"])
-                print("| {tensorflow} | {} | {} | {steps_per_second:.3g} | {tokens_per_second:.0f}"
-                      " | {cpu_seconds:.2f} | {peak:.0f} | {estimate:.0f} | {share:.0%} |".format(
-                          case.replace(":", ", "), setting or "—", **row))
+                print(ROW.format(case.replace(":", ", "), setting or "—", **row))
                 sys.stdout.flush()
 
 
