@@ -29,6 +29,7 @@ NOT_RUN = [
     ("export ", "its value is filled in where it is used"),
     ("test_changes.py", "pytest collects it by itself"),
     ("--use_tpu", "there is no TPU"),
+    ("TF_CONFIG=", "needs two machines; tests/test_devices.py has two processes"),
     ("create_pretraining_data_beam.py", "has its own test, for where Apache Beam is installed"),
     ("printf ", "tests/test_run_classifier.py has a pipe"),
     ("benchmarks/", "takes minutes and data that are not part of the project"),
