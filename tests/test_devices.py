@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT
+from conftest import ROOT, TOY_CONFIG, toy_tokens, write_text
 from toy_records import run_script, write_toy_records
 
 import devices
@@ -30,6 +30,13 @@ def records(tmp_path_factory):
     return [write_toy_records(folder / ("tf_%d.tfrecord" % seed), 23, seed) for seed in range(2)]
 
 
+@pytest.fixture(scope="module")
+def small_config(tmp_path_factory):
+    """Path of a configuration with a single layer: each device has a graph of its own."""
+    config = dict(TOY_CONFIG, vocab_size=len(toy_tokens()), num_hidden_layers=1)
+    return write_text(tmp_path_factory.mktemp("config") / "config.json", json.dumps(config))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def active_clipping():
     with pytest.MonkeyPatch.context() as patch:
@@ -38,15 +45,15 @@ def active_clipping():
 
 
 @pytest.fixture(scope="module")
-def five_steps(toy_config, records, tmp_path_factory):
+def five_steps(small_config, records, tmp_path_factory):
     """The folder of five steps of batch 16 on one device."""
     folder = tmp_path_factory.mktemp("one")
-    run_script(run_pretraining, *arguments(toy_config, records[:1], folder))
+    run_script(run_pretraining, *arguments(small_config, records[:1], folder))
     return str(folder)
 
 
-def arguments(toy_config, records, output, **changes):
-    settings = dict(bert_config_file=toy_config, input_file=",".join(records),
+def arguments(small_config, records, output, **changes):
+    settings = dict(bert_config_file=small_config, input_file=",".join(records),
                     output_dir=str(output), do_train=True, max_seq_length=16,
                     max_predictions_per_seq=3, train_batch_size=16, num_train_steps=5,
                     num_warmup_steps=1, save_checkpoints_steps=5, learning_rate=0.01,
@@ -73,8 +80,8 @@ def scalars_of(folder, tag):
             if value.tag == tag}
 
 
-def test_two_devices_give_the_weights_of_one(toy_config, records, five_steps, tmp_path):
-    run_script(run_pretraining, *arguments(toy_config, records[:1], tmp_path, num_devices=2,
+def test_two_devices_give_the_weights_of_one(small_config, records, five_steps, tmp_path):
+    run_script(run_pretraining, *arguments(small_config, records[:1], tmp_path, num_devices=2,
                                            save_checkpoints_steps=2))
     found, wanted = weights_of(tmp_path), weights_of(five_steps)
     assert not [name for name in found if "replica" in name]
@@ -87,7 +94,7 @@ def test_two_devices_give_the_weights_of_one(toy_config, records, five_steps, tm
     assert min(scalars_of(five_steps, "gradient_norm").values()) > CLIP_NORM
     # On from step 2 on one device, as if the run on two had been killed there.
     tf.train.update_checkpoint_state(str(tmp_path), "model.ckpt-2")
-    run_script(run_pretraining, *arguments(toy_config, records[:1], tmp_path))
+    run_script(run_pretraining, *arguments(small_config, records[:1], tmp_path))
     assert_same_weights(weights_of(tmp_path), wanted)
 
 
@@ -127,9 +134,9 @@ def finish(processes):
     return [process.returncode for process in processes], outputs
 
 
-def test_two_machines_give_the_weights_of_one(toy_config, records, five_steps, tmp_path):
+def test_two_machines_give_the_weights_of_one(small_config, records, five_steps, tmp_path):
     codes, outputs = finish(start_machines(2, *arguments(
-        toy_config, records[:1], tmp_path, do_eval=True)))
+        small_config, records[:1], tmp_path, do_eval=True)))
     assert codes == [0, 0], outputs
     assert "2 machines with 1 x CPU" in outputs[0] and "this is machine 1 of 0-1" in outputs[1]
     assert "mlm_accuracy = " in outputs[0] and "mlm_accuracy = " not in outputs[1]
@@ -155,11 +162,11 @@ def test_place_in_cluster():
         place(cluster={"ps": ["a:1"]}, task={"type": "ps", "index": 0})
 
 
-def test_settings_that_cannot_work_fail_before_the_work(toy_config, records, tmp_path,
+def test_settings_that_cannot_work_fail_before_the_work(small_config, records, tmp_path,
                                                         monkeypatch):
     def attempt(words, **changes):
         with pytest.raises(UserError, match=words):
-            run_script(run_pretraining, *arguments(toy_config, records, tmp_path / "out",
+            run_script(run_pretraining, *arguments(small_config, records, tmp_path / "out",
                                                    **changes))
         assert not (tmp_path / "out").exists()
 

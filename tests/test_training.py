@@ -34,9 +34,9 @@ def records(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def dropout_config(tmp_path_factory):
-    """Path of the toy configuration with dropout."""
+    """Path of a one-layer toy configuration with dropout."""
     config = dict(TOY_CONFIG, vocab_size=len(toy_tokens()), hidden_dropout_prob=0.1,
-                  attention_probs_dropout_prob=0.1)
+                  attention_probs_dropout_prob=0.1, num_hidden_layers=1)
     return write_text(tmp_path_factory.mktemp("config") / "config.json", json.dumps(config))
 
 
@@ -77,15 +77,15 @@ def send_at(process, number, words):
 def test_killed_and_told_to_go_it_ends_as_if_undisturbed(dropout_config, records, tmp_path):
     def settings(folder):
         return arguments(dropout_config, records, tmp_path / folder, "--deterministic",
-                         num_train_steps=60, save_checkpoints_steps=5, num_warmup_steps=5)
+                         num_train_steps=40, save_checkpoints_steps=5, num_warmup_steps=5)
 
-    log, code = send_at(start(*settings("cut")), signal.SIGTERM, b"step 7/60")
+    log, code = send_at(start(*settings("cut")), signal.SIGTERM, b"step 5/40")
     told = step_of(tmp_path / "cut")
-    assert code == 128 + signal.SIGTERM and 7 <= told < 60
-    assert re.search("step %d/60 .*\n" % told, log) and "step %d/60" % (told + 1) not in log
-    log, code = send_at(start(*settings("cut")), signal.SIGKILL, b"step %d/60" % (told + 8))
-    assert code == -signal.SIGKILL and "training from step %d to 60" % told in log
-    assert told < step_of(tmp_path / "cut") < 60
+    assert code == 128 + signal.SIGTERM and 5 <= told < 30
+    assert re.search("step %d/40 .*\n" % told, log) and "step %d/40" % (told + 1) not in log
+    log, code = send_at(start(*settings("cut")), signal.SIGKILL, b"step %d/40" % (told + 6))
+    assert code == -signal.SIGKILL and "training from step %d to 40" % told in log
+    assert told < step_of(tmp_path / "cut") < 40
     for folder in ("cut", "whole"):
         run_script(run_pretraining, *settings(folder))
     cut, whole = [tf.train.load_checkpoint(str(tmp_path / name)) for name in ("cut", "whole")]
