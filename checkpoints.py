@@ -91,7 +91,7 @@ def plan_initialization(path, variables, flag_name="init_checkpoint"):
         loaded = match_variables(where, shapes, variables)
         for stored in loaded.values():
             reader.get_tensor(stored)  # a data file cut short is found here
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         raise UserError("{} is damaged: {}".format(where, str(error).splitlines()[0])) from None
     return Plan(prefix, loaded, sorted(set(variables) - set(loaded)),
                 sorted(name for name in set(shapes) - set(loaded.values())
