@@ -122,15 +122,17 @@ class Progress(object):
       identity: dict, everything the bytes of the shards depend on.
       overwrite: bool, throw away what other settings made.
       label: str, keeps the notes of runs on different shards apart.
+      chosen: the shards this run is to make, None for all; others are left to other machines.
     Raises:
       UserError: the output was made with other settings and overwrite is off.
     """
 
-    def __init__(self, output_file, identity, overwrite, label=""):
+    def __init__(self, output_file, identity, overwrite, label="", chosen=None):
         self.output_file = output_file
         # Through JSON, so that both sides of a comparison know lists only.
         self.identity = json.loads(json.dumps(identity))
         self.num_shards = self.identity["settings"]["num_shards"]
+        self.chosen = range(self.num_shards) if chosen is None else chosen
         self.shards = {}
         self._path = hidden_path(output_file, label + ".progress.json")
         for path in (manifest_path(output_file), self._path):
@@ -161,7 +163,7 @@ class Progress(object):
                 if not counts["instances"] or os.path.exists(self.shard_path(int(shard)))}
 
     def _refuse_strangers(self, overwrite):
-        for shard in range(self.num_shards):
+        for shard in self.chosen:
             path = self.shard_path(shard)
             if shard not in self.shards and os.path.exists(path) and not self._interrupted():
                 if not overwrite:

@@ -82,6 +82,20 @@ def test_ranges_of_shards_make_the_same_files(toy_vocab, corpus_file, undisturbe
     assert hashes(tmp_path) == undisturbed
 
 
+def test_another_machine_s_shards_are_neither_refused_nor_replaced(toy_vocab, corpus_file,
+                                                                  undisturbed, tmp_path):
+    """As in a shared folder while that machine is still at work, so without its manifest."""
+    name = "tf_x-00003-of-00005.tfrecord"
+    (tmp_path / name).write_bytes(b"theirs")
+    for more in ([], ["--overwrite"]):
+        code, said = run(command(toy_vocab, corpus_file, tmp_path / "tf_x.tfrecord",
+                                 "--num_shards=5", "--shard_range=0:3", "--num_workers=1", *more))
+        assert code == 0, said
+        assert (tmp_path / name).read_bytes() == b"theirs"
+    assert hashes(tmp_path)["tf_x-00002-of-00005.tfrecord"] == undisturbed[
+        "tf_x-00002-of-00005.tfrecord"]
+
+
 def shards_in(names):
     return sum(name.endswith("tfrecord") and not name.startswith(".") for name in names)
 
