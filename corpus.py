@@ -19,6 +19,7 @@ import google_crc32c
 import numpy as np
 
 import cli
+import parallel
 
 SPAN_BYTES = 8 << 20
 MAX_DOCUMENT_BYTES = 1 << 20  # a longer document goes in parts, so that memory stays bounded
@@ -54,25 +55,27 @@ def check_files(paths):
             raise cli.UserError("--input_file: {} is empty".format(path))
 
 
-def unpack(paths, folder):
-    """Plain files for paths: a .gz or .xz file is unpacked into folder, once.
+def unpack(paths, folder, num_workers=1):
+    """Plain files for paths: a .gz or .xz file is unpacked into folder, once, by one worker.
 
     Raises:
-      UserError: a packed file is damaged, a file cannot be read.
+      UserError: a packed file is damaged.
     """
-    return [_unpack_file(path, os.path.join(folder, "unpacked-{:05d}".format(number)))
-            for number, path in enumerate(paths)]
+    jobs = [(path, os.path.join(folder, "unpacked-{:05d}".format(number)))
+            for number, path in enumerate(paths) if _opener(path) is not open]
+    plain = dict(job for job, _ in parallel.run_jobs(_unpack_file, jobs, num_workers))
+    return [plain.get(path, path) for path in paths]
 
 
-def _unpack_file(path, target):
-    opener = {".gz": gzip.open, ".xz": lzma.open}.get(os.path.splitext(path)[1].lower(), open)
+def _opener(path):
+    return {".gz": gzip.open, ".xz": lzma.open}.get(os.path.splitext(path)[1].lower(), open)
+
+
+def _unpack_file(job):
+    path, target = job
     try:
-        with opener(path, "rb") as packed:
-            if opener is open:
-                return path
-            with open(target, "wb") as plain:
-                shutil.copyfileobj(packed, plain, 1 << 20)
-            return target
+        with _opener(path)(path, "rb") as packed, open(target, "wb") as plain:
+            shutil.copyfileobj(packed, plain, 1 << 20)
     except (OSError, EOFError, lzma.LZMAError) as error:
         raise cli.UserError("--input_file: {}: {}".format(path, error)) from error
 

@@ -154,11 +154,11 @@ def create(run, paths, work):
       work: folder for temporary files.
     """
     started = time.time()
-    plain = corpus.unpack(paths, work)
+    workers = run.num_workers or parallel.usable_cores()
+    plain = corpus.unpack(paths, work, workers)
     num_bytes = sum(map(os.path.getsize, plain))
     settings = shard_settings(run, num_bytes)
     chosen = parse_range(run.shard_range, settings.num_shards)
-    workers = run.num_workers or parallel.usable_cores()
     spans = corpus.make_spans(plain)
     num_documents, checksums = index_spans(corpus.Indexer(
         work, paths, settings.input_encoding, settings.random_seed, settings.num_shards),
@@ -168,7 +168,7 @@ def create(run, paths, work):
     maker = shards.ShardMaker(settings, run.vocab_file, (work, plain, len(spans)))
     progress = manifest.Progress(
         run.output_file, describe_output(maker, paths, num_bytes, checksums), run.overwrite,
-        range_label(run.shard_range))
+        range_label(run.shard_range), chosen)
     make_shards(maker, progress, chosen, workers, run.show_examples)
     totals = collections.Counter()
     for shard in chosen:
@@ -218,8 +218,10 @@ def range_label(text):
 
 def index_spans(indexer, spans, workers):
     """(number of documents, checksums by span) of the first pass over the text."""
-    results = dict((number, result) for (number, _), result in
-                   parallel.run_jobs(indexer, list(enumerate(spans)), workers))
+    results, watch = {}, parallel.watch(len(spans), "spans indexed")
+    for (number, _), result in parallel.run_jobs(indexer, list(enumerate(spans)), workers):
+        results[number] = result
+        watch()
     ordered = [results[number] for number in sorted(results)]
     return sum(count for count, _ in ordered), [checksum for _, checksum in ordered]
 

@@ -110,6 +110,18 @@ def test_packed_files_are_unpacked_once(tmp_path, ending, opener):
     assert (plain == path) == (ending == "")
 
 
+def test_packed_files_are_unpacked_by_several_workers(tmp_path):
+    paths = [str(tmp_path / name) for name in ("a.txt.gz", "b.txt", "c.txt.xz")]
+    for path, opener in zip(paths, (gzip.open, open, lzma.open)):
+        with opener(path, "wb") as stream:
+            stream.write(path.encode("utf-8"))
+    plain = corpus.unpack(paths, str(tmp_path), 2)
+    assert plain[1] == paths[1]
+    for path, copy in zip(paths, plain):
+        with open(copy, "rb") as stream:
+            assert stream.read().decode("utf-8") == path
+
+
 @pytest.mark.parametrize("ending", [".gz", ".xz"])
 def test_damaged_packed_files_fail_clearly(tmp_path, ending):
     path = tmp_path / ("a.txt" + ending)
