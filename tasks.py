@@ -194,7 +194,7 @@ def json_rows(path, lines, columns, texts=None):
             raise UserError("{}: {} in an object with the keys {}".format(
                 where, "no key {}".format(error) if isinstance(error, KeyError) else error,
                 ", ".join(record))) from error
-        label = record.get(columns["label"])
+        label = record.get(columns.get("label"))
         yield Row(number, pair[0], pair[1], None if label is None else _label_text(label))
 
 

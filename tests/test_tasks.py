@@ -74,6 +74,9 @@ def test_files_without_labels(tmp_path):
     pairs = write_text(tmp_path / "pairs.txt", "今天\t明天\n好\t坏\n")
     assert texts_and_labels(rows_of(tasks.task_named("lcqmc"), pairs)) == [
         ("今天", "明天", None), ("好", "坏", None)]
+    objects = json_lines(tmp_path / "pairs.jsonl", {"q": "今天", "a": "明天"})
+    assert texts_and_labels(rows_of(tasks.task_named("jsonl", "text_a=q,text_b=a"), objects)) == [
+        ("今天", "明天", None)]
     single = write_text(tmp_path / "single.tsv", "text_a\n今天\n好\n")
     assert texts_and_labels(rows_of(tasks.task_named("chnsenticorp"), single)) == [
         ("今天", None, None), ("好", None, None)]
