@@ -80,7 +80,7 @@ def require_flags(flag_values, names):
             raise UserError("--{} is required".format(name))
 
 
-def match_files(patterns, flag_name, find=glob.glob, is_directory=os.path.isdir):
+def match_files(patterns, flag_name, find=glob.glob, is_directory=os.path.isdir, inside="*"):
     """Files for a comma-separated list of paths, patterns and directories, sorted in each member.
 
     Args:
@@ -88,6 +88,7 @@ def match_files(patterns, flag_name, find=glob.glob, is_directory=os.path.isdir)
       flag_name: str, named in the message.
       find: glob function; tf.io.gfile.glob where paths may be gs://.
       is_directory: test that goes with `find`.
+      inside: pattern of the files that are taken from a directory.
     Returns:
       list of paths, each once, hidden files left out.
     Raises:
@@ -97,12 +98,12 @@ def match_files(patterns, flag_name, find=glob.glob, is_directory=os.path.isdir)
     for pattern in (part.strip() for part in patterns.split(",")):
         if not pattern:
             continue
-        inside = os.path.join(pattern, "*") if is_directory(pattern) else pattern
-        matched = [path for path in sorted(find(inside))
+        wanted = os.path.join(pattern, inside) if is_directory(pattern) else pattern
+        matched = [path for path in sorted(find(wanted))
                    if not os.path.basename(path).startswith(".") and not is_directory(path)]
         if not matched:
             raise UserError("--{}: no file matches {!r} (working directory {!r})".format(
-                flag_name, pattern, os.getcwd()))
+                flag_name, wanted, os.getcwd()))
         found.extend(matched)
     if not found:
         raise UserError("--{} names no file: {!r}".format(flag_name, patterns))

@@ -23,6 +23,7 @@ from cli import UserError, match_files
 SHUFFLE_BUFFER = 10000  # records; about 25 MB at length 512
 PARALLEL_FILES = 16
 ENDLESS = 2 ** 62
+MASKED_AT_ONCE = 32  # records of an evaluation
 
 # masking: dynamic_masking.Options where the records are dynamic, None where masks stand in them.
 # manifests: {path: content} of the manifests that stand beside the files.
@@ -40,13 +41,13 @@ def feature_lengths(seq_length, max_predictions):
 
 
 def find_files(patterns, flag_name):
-    """cli.match_files for paths of any file system TensorFlow knows, gs:// among them."""
+    """cli.match_files for TFRecords on any file system TensorFlow knows, gs:// among them."""
     def find(pattern):
         try:
             return tf.io.gfile.glob(pattern)
         except tf.errors.NotFoundError:  # TensorFlow 1.15, where a folder is missing
             return []
-    return match_files(patterns, flag_name, find, tf.io.gfile.isdir)
+    return match_files(patterns, flag_name, find, tf.io.gfile.isdir, inside="*.tfrecord*")
 
 
 def peek(files, seq_length, max_predictions, flag_name="input_file"):
@@ -99,13 +100,16 @@ def read_manifests(files, seq_length, max_predictions):
     """{path: content} of the manifests beside the files, each checked against the flags.
 
     Raises:
-      UserError: a manifest names other lengths.
+      UserError: a manifest is damaged, or names other lengths.
     """
     manifests = {}
     for path in sorted({manifest.manifest_of(path) for path in files}):
         if tf.io.gfile.exists(path):
             with tf.io.gfile.GFile(path, "rb") as stream:
-                manifests[path] = json.loads(stream.read().decode("utf-8"))
+                try:
+                    manifests[path] = json.loads(stream.read().decode("utf-8"))
+                except ValueError as error:
+                    raise UserError("{} is damaged: {}".format(path, error)) from None
     for path, content in manifests.items():
         for flag, asked in (("max_seq_length", seq_length),
                             ("max_predictions_per_seq", max_predictions)):
@@ -214,7 +218,8 @@ def training_dataset(source, batch_size, seed, first_record=0, worker=0, workers
 def evaluation_dataset(source, batch_size):
     """Every record once, in file order; the last batch is filled up with rows of zeros.
 
-    A row of zeros has an input_mask of zeros, by which the metrics leave it out.
+    A row of zeros has an input_mask of zeros, by which the metrics leave it out. Dynamic records
+    are masked in batches of their own, so that the masks do not depend on batch_size.
     """
     def fill(features):
         missing = batch_size - tf.shape(features["next_sentence_labels"])[0]
@@ -226,7 +231,10 @@ def evaluation_dataset(source, batch_size):
         return value
 
     records = tf.data.TFRecordDataset(source.files, source.compression)
-    return parsed(records.batch(batch_size), source).map(fill)
+    if not source.masking:
+        return parsed(records.batch(batch_size), source).map(fill)
+    rows = parsed(records.batch(MASKED_AT_ONCE), source).unbatch()
+    return rows.batch(batch_size).map(fill)
 
 
 def parsed(batches, source, seed=0, first_batch=0):

@@ -41,7 +41,8 @@ def define_flags(flag_values):
     string = functools.partial(flags.DEFINE_string, flag_values=flag_values)
     integer = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
     string("input_file", None,
-           "TFRecords to train on: files, patterns in quotes and folders, by commas. Required.")
+           "TFRecords to train on: files, patterns in quotes and folders, of which *.tfrecord* "
+           "is taken, by commas. Required.")
     string("eval_input_file", None,
            "TFRecords to evaluate on. Default: the training files, which shows the fit and not the "
            "generalisation.")
@@ -298,7 +299,7 @@ def evaluate(estimator, run, source):
     results = dict(estimator.evaluate(input_fn, steps=steps))
     results["loss"] = results["mlm_loss"] + results["sop_loss"]
     training.write_results(results, run.output_dir)
-    if run.eval_every_checkpoints:
+    if run.do_train and run.eval_every_checkpoints:
         training.keep_lowest_loss(results, run.output_dir)
 
 

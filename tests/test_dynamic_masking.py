@@ -204,6 +204,7 @@ def test_manifest_and_files_give_the_options(tmp_path, toy_vocab, toy_corpus, ta
     files = create_records(tmp_path, toy_vocab, toy_corpus, ngram=2, continuation_targets=True,
                            num_shards=2)
     source = pretraining_input.peek(files, LENGTH, PREDICTIONS)
+    assert pretraining_input.find_files(str(tmp_path), "input_file") == files  # no manifest
     assert source.masking.ngram == 2 and source.masking.mask_id == tables.mask
     assert np.array_equal(source.masking.ordinary, tables.ordinary)
     assert np.array_equal(source.masking.continuation, tables.continuation)
@@ -226,22 +227,29 @@ def test_batches_are_masked_anew_and_resume_exactly(tmp_path, toy_vocab, toy_cor
         "masked_lm_weights": (4, PREDICTIONS), "next_sentence_labels": (4,)}
 
 
+def evaluated_rows(source, batch_size):
+    """input_ids of an evaluation, without the rows that only fill up the last batch."""
+    seen = []
+    with tf.Graph().as_default(), tf.Session() as session:
+        batch = tf.data.make_one_shot_iterator(
+            pretraining_input.evaluation_dataset(source, batch_size)).get_next()
+        try:
+            while True:
+                seen.append(session.run(batch)["input_ids"])
+        except tf.errors.OutOfRangeError:
+            pass
+    rows = np.concatenate(seen)
+    assert len(rows) % batch_size == 0
+    return rows[rows[:, 0] != 0]
+
+
 def test_evaluation_gives_the_same_masks_each_time(tmp_path, toy_vocab, toy_corpus):
     files = create_records(tmp_path, toy_vocab, toy_corpus)
     source = pretraining_input.peek(files, LENGTH, PREDICTIONS)
-    seen = []
-    for _ in range(2):
-        with tf.Graph().as_default(), tf.Session() as session:
-            batch = tf.data.make_one_shot_iterator(
-                pretraining_input.evaluation_dataset(source, 5)).get_next()
-            try:
-                while True:
-                    seen.append(session.run(batch)["input_ids"])
-            except tf.errors.OutOfRangeError:
-                seen.append(None)
-    middle = len(seen) // 2
-    assert seen[middle - 1] is None and middle > 1
-    assert all(np.array_equal(one, other) for one, other in zip(seen[:middle], seen[middle:]))
+    once = evaluated_rows(source, 5)
+    assert len(once) == pretraining_input.count_source(source)
+    for batch_size in (5, 7, 64):
+        assert np.array_equal(evaluated_rows(source, batch_size), once)
 
 
 def test_what_does_not_fit_is_refused(tmp_path, toy_vocab, toy_corpus):
@@ -256,6 +264,9 @@ def test_what_does_not_fit_is_refused(tmp_path, toy_vocab, toy_corpus):
         pretraining_input.peek(files + static, LENGTH, PREDICTIONS)
     with pytest.raises(UserError, match="settings.ngram was 3, now 1"):
         pretraining_input.peek(files + other, LENGTH, PREDICTIONS)
+    write_text(manifest.manifest_of(files[0]), "{")
+    with pytest.raises(UserError, match="tf_x.manifest.json is damaged"):
+        pretraining_input.peek(files, LENGTH, PREDICTIONS)
     os.remove(manifest.manifest_of(files[0]))
     with pytest.raises(UserError, match="needs .*tf_x.manifest.json"):
         pretraining_input.peek(files, LENGTH, PREDICTIONS)
