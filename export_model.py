@@ -51,7 +51,7 @@ def export_and_check(folder, batches):
     served = Predictor(target)
     difference, wrong = compare(
         expected, np.concatenate([served.run(*batch) for batch in batches]), Tolerance(1e-6, 1e-6))
-    if difference > 1e-6 or wrong:
+    if not difference <= 1e-6 or wrong:
         raise UserError("{}: probabilities differ by {:.2g} from the model's".format(
             target, difference))
     yield "{}: on {} rows the probabilities differ by at most {:.2g}".format(
@@ -154,7 +154,7 @@ def check_tflite(path, batches, expected):
     line = ("{}: {:,} bytes; on {} rows the probabilities differ by at most {:.2g}, {} rows rank "
             "another label first".format(name, os.path.getsize(path), len(found), difference,
                                          int((expected.argmax(1) != found.argmax(1)).sum())))
-    if difference > TOLERANCES[name].difference or wrong:
+    if not difference <= TOLERANCES[name].difference or wrong:
         raise UserError("{}; allowed are {:g} and 0 rows whose two best labels differ by more "
                         "than {:g}".format(line, *TOLERANCES[name]))
     return line
