@@ -17,6 +17,8 @@ SLOT = re.compile(r"(/(lamb_[mv]|adam_[mv]|Adam(_1)?)|(^|/)beta[12]_power)$")
 NOT_WEIGHTS = re.compile(SLOT.pattern + "|^global_step$")
 FILE_SUFFIX = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
+BEST = "best"  # folder of a run's best checkpoint, within that of the run
+
 Plan = collections.namedtuple("Plan", "prefix loaded missing unused")
 
 

@@ -69,10 +69,6 @@ class ProgressHook(tf.train.SessionRunHook):
             self.report(float(values["rate"]))
             self.start_interval()
 
-    def end(self, session):
-        if self.writer:
-            self.writer.flush()
-
     def report(self, rate):
         """Logs and writes the means since the last report."""
         seconds = max(time.time() - self.started, 1e-9)
@@ -89,6 +85,7 @@ class ProgressHook(tf.train.SessionRunHook):
             self.writer.add_summary(tf.Summary(value=[
                 tf.Summary.Value(tag=name, simple_value=value) for name, value in means.items()]),
                 self.done)
+            self.writer.flush()
 
 
 class FiniteHook(tf.train.SessionRunHook):

@@ -27,9 +27,8 @@ from tasks import decoded_lines
 from tokenization import FullTokenizer
 
 DESCRIPTION, CONFIG, VOCABULARY = "classifier.json", "albert_config.json", "vocab.txt"
-BEST = "best"  # folder of the best checkpoint, within that of the run
-OF_A_RUN = ("checkpoint", "model.ckpt-*", "graph.pbtxt", "events.out.*", "eval*", "*.json", BEST,
-            VOCABULARY, "test_results.tsv", "saved_model", "*.tflite")
+OF_A_RUN = ("checkpoint", "model.ckpt-*", "graph.pbtxt", "events.out.*", "eval*", "*.json",
+            checkpoints.BEST, VOCABULARY, "test_results.tsv", "saved_model", "*.tflite")
 FEATURES = ("input_ids", "input_mask", "segment_ids")
 EXTRA = "assets.extra"  # where TensorFlow's loaders expect files that are not theirs
 
@@ -65,24 +64,17 @@ def chosen_checkpoint(folder):
     """The best checkpoint where the run was made with --save_best, else the newest, else None."""
     best = None
     if (read_description(folder) or {}).get("save_best"):
-        best = checkpoints.newest_checkpoint(os.path.join(folder, BEST))
+        best = checkpoints.newest_checkpoint(os.path.join(folder, checkpoints.BEST))
     return best or checkpoints.newest_checkpoint(folder)
 
 
 def keep_best(folder, report):
     """Copies folder's newest checkpoint to best/, which describes itself too."""
-    best = os.path.join(folder, BEST)
-    checkpoint, former = checkpoints.newest_checkpoint(folder), checkpoints.newest_checkpoint(best)
-    name = os.path.basename(checkpoint)
+    best = os.path.join(folder, checkpoints.BEST)
     description = dict(read_description(folder), save_best=False)
     config = modeling.AlbertConfig.from_json_file(os.path.join(folder, CONFIG))
     write_description(best, description, config, os.path.join(folder, VOCABULARY))
-    for path in tf.io.gfile.glob(checkpoint + ".*"):
-        tf.io.gfile.copy(path, os.path.join(best, os.path.basename(path)), overwrite=True)
-    tf.train.update_checkpoint_state(best, name, [name])
-    if former and os.path.basename(former) != name:
-        for path in tf.io.gfile.glob(former + ".*"):
-            tf.io.gfile.remove(path)
+    checkpoints.copy_newest(folder, best)
     write_report(best, "eval_results", report)
 
 

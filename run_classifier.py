@@ -253,9 +253,9 @@ def fine_tune(run, setup, examples):
     estimator = training.estimator(classifier_function(setup, run), run)
 
     def train_to(step):
-        estimator.train(input_function(
+        training.fit(estimator, input_function(
             run, examples, run.train_batch_size, seed=run.random_seed,
-            start_batch=checkpoints.step_of(run.output_dir)), max_steps=step)
+            start_batch=checkpoints.step_of(run.output_dir)), step)
 
     if not (run.save_best or run.patience):
         train_to(run.num_train_steps)

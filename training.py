@@ -20,7 +20,6 @@ import optimization
 from cli import UserError
 
 EVAL_RESULTS = "eval_results.txt"
-BEST = "best"
 TERMINATION = hooks.Termination()
 
 
@@ -225,7 +224,7 @@ def write_results(results, output_dir, file_name=EVAL_RESULTS, show=True):
 
 def keep_lowest_loss(results, output_dir):
     """Copies the checkpoint that gave `results` to best/ if no earlier one had a lower loss."""
-    folder = os.path.join(output_dir, BEST)
+    folder = os.path.join(output_dir, checkpoints.BEST)
     former = os.path.join(folder, EVAL_RESULTS)
     if tf.io.gfile.exists(former):
         with tf.io.gfile.GFile(former, "r") as stream:

@@ -16,6 +16,7 @@ from conftest import ROOT, TOY_CONFIG, toy_tokens, write_text
 from test_record_files import change_byte, frame_starts
 from toy_records import run_script, write_toy_records
 
+import checkpoints
 import failures
 import optimization
 import run_pretraining
@@ -177,11 +178,11 @@ def test_evaluates_on_the_way_and_keeps_the_best(toy_config, records, tmp_path, 
     assert re.findall(r"global_step = (\d+)", shown) == ["2", "3"]
     losses = dict(zip((2, 3), map(float, re.findall(r"\nloss = (\S+)", shown))))
     best = min(losses, key=losses.get)
-    assert step_of(tmp_path / training.BEST) == best
-    kept = {name for name in os.listdir(str(tmp_path / training.BEST)) if "ckpt" in name}
+    assert step_of(tmp_path / checkpoints.BEST) == best
+    kept = {name for name in os.listdir(str(tmp_path / checkpoints.BEST)) if "ckpt" in name}
     assert {name.split(".")[1] for name in kept} == {"ckpt-%d" % best}
     worse = {"loss": losses[best] + 1.0, "global_step": 9}
     training.keep_lowest_loss(worse, str(tmp_path))
-    assert step_of(tmp_path / training.BEST) == best
+    assert step_of(tmp_path / checkpoints.BEST) == best
     training.keep_lowest_loss({"loss": 0.5, "global_step": 3}, str(tmp_path))
-    assert step_of(tmp_path / training.BEST) == 3
+    assert step_of(tmp_path / checkpoints.BEST) == 3
