@@ -139,8 +139,7 @@ def without_damage(files, compression, folder):
 def copy_sound(path, compression, target):
     """Writes the sound records of one file to target, complete as soon as it is there."""
     tf.io.gfile.makedirs(os.path.dirname(target))
-    temporary = os.path.join(os.path.dirname(target),
-                             ".{}.tmp-{}".format(os.path.basename(target), os.getpid()))
+    temporary = records.temporary_name(target)
     options = tf.python_io.TFRecordOptions(
         tf.python_io.TFRecordCompressionType.GZIP if compression
         else tf.python_io.TFRecordCompressionType.NONE)

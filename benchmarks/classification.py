@@ -5,8 +5,8 @@ chnsenticorp/{train,test}.tsv.
 Out: two tables on standard output. LCQMC's and THUCNews' training files are not in that folder, so
 their dev files are trained on and nothing is tuned on the test files.
 
-    python benchmarks/classification.py --data_dir=../shared/data
-    python benchmarks/classification.py --data_dir=../shared/data --init_checkpoint=albert_tiny_zh
+    python benchmarks/classification.py --data_dir=data_sets
+    python benchmarks/classification.py --data_dir=data_sets --init_checkpoint=albert_tiny_zh
 """
 
 import collections
