@@ -173,8 +173,8 @@ def read_bin(path):
     try:
         import torch
     except ImportError:
-        raise UserError("{} needs PyTorch to be read (./setup.sh --with=huggingface); a "
-                        "model.safetensors does not".format(path)) from None
+        raise UserError("{} needs PyTorch to be read (PYTHON=python3.11 ./setup.sh "
+                        "--with=huggingface); a model.safetensors does not".format(path)) from None
     state = torch.load(path, map_location="cpu", weights_only=True)
     return {name: tensor.float().numpy() for name, tensor in state.items()
             if tensor.dtype.is_floating_point}

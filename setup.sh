@@ -8,7 +8,8 @@
 #
 #   ./setup.sh                       the set-up that is there, else Python 3.7, else 3.11, 3.10, 3.9
 #   PYTHON=/path/python3.10 ./setup.sh      this interpreter and no other
-#   ./setup.sh --with=huggingface    also requirements-huggingface.txt
+#   PYTHON=python3.11 ./setup.sh --with=huggingface   also requirements-huggingface.txt, on TensorFlow 2.15
+#   ./setup.sh --with=beam           also requirements-beam.txt
 #   ./setup.sh --which[=tf1|tf2]     only prints runtime, version and path of the Python it would take
 set -euo pipefail
 
@@ -142,6 +143,8 @@ make_environment() {
 # Adds requirements-$2.txt to environment $1, in one pip command with what is pinned already.
 add_optional() {
   local folder="$root/.venv-$1" file="$root/requirements-$2.txt"
+  [ "$1 $2" != "tf1 huggingface" ] ||
+    fail "--with=huggingface needs TensorFlow 2.15: PYTHON=python3.11 ./setup.sh --with=huggingface"
   [ -r "$file" ] || fail "--with=$2: there is no requirements-$2.txt"
   ! cmp -s "$file" "$folder/set-up-$2" || return 0
   say "adding requirements-$2.txt to .venv-$1"
@@ -183,7 +186,7 @@ for argument in "$@"; do
     --which) only_which=yes ;;
     --which=tf1 | --which=tf2) only_which=yes runtimes="${argument#*=}" ;;
     --with=*) optional="$optional ${argument#*=}" ;;
-    *) fail "unknown argument $argument: ./setup.sh [--which[=tf1|tf2]] [--with=huggingface]" ;;
+    *) fail "unknown argument $argument: ./setup.sh [--which[=tf1|tf2]] [--with=huggingface|beam]" ;;
   esac
 done
 

@@ -21,7 +21,7 @@ import predictor
 import tokenization
 import verification
 
-REASON = "needs PyTorch and transformers: ./setup.sh --with=huggingface"
+REASON = "needs PyTorch and transformers: PYTHON=python3.11 ./setup.sh --with=huggingface"
 torch = pytest.importorskip("torch", reason=REASON)
 transformers = pytest.importorskip("transformers", reason=REASON)
 
