@@ -137,26 +137,30 @@ def match_variables(where, shapes, variables):
     return loaded
 
 
-def check_resume(output_dir, variables, training=False):
+def check_resume(output_dir, variables, optimizer=None):
     """Raises UserError where a run cannot go on from output_dir's newest checkpoint.
 
     Args:
       output_dir: str.
       variables: dict name -> shape, see variables_of.
-      training: bool, whether the run trains and so needs the optimizer's slots.
+      optimizer: slot_prefix of the optimizer of a run that trains, None for one that does not.
     """
-    if not tf.train.latest_checkpoint(output_dir):
+    if not newest_checkpoint(output_dir):
         return
     plan = plan_initialization(output_dir, variables, "output_dir")
     if plan.missing:
         raise UserError("--output_dir {!r} holds a checkpoint of another model: it has no {}; take "
                         "another folder".format(output_dir, plan.missing[0]))
-    stored = [name for name, _ in tf.train.list_variables(plan.prefix)]
-    if any(name != there for name, there in plan.loaded.items()) or (
-            training and not any(SLOT.search(name) for name in stored)):
+    slots = [name for name, _ in tf.train.list_variables(plan.prefix) if SLOT.search(name)]
+    if any(name != there for name, there in plan.loaded.items()) or (optimizer and not slots):
         raise UserError("--output_dir {!r} holds a converted checkpoint, without an optimizer's "
                         "state or under other names: give it as --init_checkpoint and take another "
                         "folder".format(output_dir))
+    if optimizer and not any(name.endswith("/{}_m".format(optimizer)) for name in slots):
+        raise UserError("--output_dir {!r} was trained by another optimizer: its checkpoint has {} "
+                        "and no {}_m; go on with that one, or give the checkpoint as "
+                        "--init_checkpoint and take another folder".format(
+                            output_dir, slots[0].split("/")[-1], optimizer))
 
 
 def initialize_from(plan):

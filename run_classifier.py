@@ -226,7 +226,7 @@ def start_afresh_if_changed(run, setup, examples):
         tf.logging.warning(
             "%s was made from other data, lengths or another config: its model is moved to %s, "
             "training starts again", run.output_dir, predictor.set_aside(run.output_dir))
-    checkpoints.check_resume(run.output_dir, classifier_variables(setup, run), training=True)
+    checkpoints.check_resume(run.output_dir, classifier_variables(setup, run), "adam")
     predictor.write_description(run.output_dir, dict(
         {name: getattr(run, name) for name in REMEMBERED}, made_from=made_from,
         labels=setup.labels, pair=setup.task.pair, save_best=run.save_best), setup.config,

@@ -20,6 +20,7 @@ import devices
 import failures
 import micro_batches
 import modeling
+import optimization
 import plot_training
 import precision
 import pretraining_input
@@ -247,7 +248,9 @@ def sources(run, config):
         return source, None
     if run.eval_input_file:
         files = pretraining_input.find_files(run.eval_input_file, "eval_input_file")
-        return source, pretraining_input.peek(files, *lengths, flag_name="eval_input_file")
+        eval_source = pretraining_input.peek(files, *lengths, flag_name="eval_input_file")
+        pretraining_input.check_vocab_size(eval_source, config.vocab_size)
+        return source, eval_source
     tf.logging.info("no --eval_input_file: the evaluation reads the training files, once")
     return source, source
 
@@ -336,7 +339,8 @@ def main(flag_values):
     plan = (checkpoints.plan_initialization(run.init_checkpoint, variables)
             if run.init_checkpoint else None)
     checkpoints.require_folder(run.output_dir)
-    checkpoints.check_resume(run.output_dir, variables, run.do_train)
+    checkpoints.check_resume(run.output_dir, variables, run.do_train and
+                             optimization.OPTIMIZERS[run.optimizer].slot_prefix)
     if checkpoints.step_of(run.output_dir):
         plan = None  # a run goes on from its own weights
     elif not (run.do_train or plan):

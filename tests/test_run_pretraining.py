@@ -160,3 +160,10 @@ def test_rate_of_another_batch_is_warned_of(toy_config, records, tmp_path, caplo
             toy_config, records, tmp_path, "--do_train", train_batch_size=batch,
             learning_rate=rate, init_checkpoint="/none/x"))
     assert ("looks scaled for another batch" in caplog.text) == warned
+
+
+def test_a_folder_of_another_optimizer_is_refused(toy_config, records, tmp_path):
+    run_script(run_pretraining, *arguments(toy_config, records, tmp_path, "--do_train"))
+    with pytest.raises(UserError, match="another optimizer.*lamb_m and no adam_m"):
+        run_script(run_pretraining, *arguments(toy_config, records, tmp_path, "--do_train",
+                                               optimizer="adamw", num_train_steps=8))
