@@ -204,9 +204,16 @@ def write_checkpoint(folder, name, arrays):
         save = tf.raw_ops.SaveV2(prefix=os.path.join(folder, name), tensor_names=names,
                                  shape_and_slices=[""] * len(names), tensors=tensors)
         session.run(save, {tensor: arrays[key] for tensor, key in zip(tensors, names)})
-    with tf.io.gfile.GFile(os.path.join(folder, "checkpoint"), "w") as stream:
-        stream.write('model_checkpoint_path: "{0}"\nall_model_checkpoint_paths: "{0}"\n'.format(
-            name))
+    write_whole(os.path.join(folder, "checkpoint"),
+                'model_checkpoint_path: "{0}"\nall_model_checkpoint_paths: "{0}"\n'.format(name))
+
+
+def write_whole(path, content):
+    """Writes text or bytes under a temporary name, then renames: the file is whole or not there."""
+    unfinished = "{}.{}.unfinished".format(path, os.getpid())
+    with tf.io.gfile.GFile(unfinished, "wb" if isinstance(content, bytes) else "w") as stream:
+        stream.write(content)
+    tf.io.gfile.rename(unfinished, path, overwrite=True)
 
 
 def require_folder(output_dir):

@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import tasks
+from checkpoints import write_whole
 from cli import UserError
 
 HEADER = ("format", "rows", "tokens", "longest", "cut", "unlabelled")
@@ -198,11 +199,8 @@ def write_cache(path, source, rows):
     if not ends:
         raise UserError("{}: no rows".format(source))
     header = array.array("i", [FORMAT, len(ends), len(tokens), longest, cut, labels.count(-1)])
-    unfinished = "{}.{}.unfinished".format(path, os.getpid())
-    with tf.io.gfile.GFile(unfinished, "wb") as stream:
-        for values in (header, ends, firsts, labels, tokens):
-            stream.write(values.tobytes())
-    tf.io.gfile.rename(unfinished, path, overwrite=True)
+    write_whole(path, b"".join(values.tobytes() for values in (
+        header, ends, firsts, labels, tokens)))
 
 
 def read_header(path, source):

@@ -8,7 +8,8 @@ import json
 import os
 
 import numpy as np
-import tensorflow.compat.v1 as tf
+
+from checkpoints import write_whole
 
 
 def class_report(confusion, labels, loss):
@@ -77,11 +78,3 @@ def write_predictions(path, probabilities, labels):
     lines = [prediction_header(labels)] + [
         prediction_line(number, row, labels) for number, row in enumerate(probabilities, 1)]
     write_whole(path, "\n".join(lines) + "\n")
-
-
-def write_whole(path, text):
-    """Writes text under a temporary name, then renames it: the file is whole or not there."""
-    unfinished = "{}.{}.unfinished".format(path, os.getpid())
-    with tf.io.gfile.GFile(unfinished, "w") as stream:
-        stream.write(text)
-    tf.io.gfile.rename(unfinished, path, overwrite=True)

@@ -99,8 +99,7 @@ def export_tflite(saved_model, folder):
         converter.optimizations = optimizations
         content = converter.convert()
         paths.append(os.path.join(folder, name))
-        with tf.io.gfile.GFile(paths[-1], "wb") as stream:
-            stream.write(content)
+        checkpoints.write_whole(paths[-1], content)
     return paths
 
 

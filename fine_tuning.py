@@ -9,8 +9,9 @@ import os
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from checkpoints import write_whole
 from classifier_input import label_numbers
-from classifier_report import class_report, write_whole
+from classifier_report import class_report
 
 EVALUATIONS = "evaluations.tsv"
 COLUMNS_OF_EVALUATIONS = "step\taccuracy\tmacro_f1\tloss\n"

@@ -12,6 +12,7 @@ import os
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+import checkpoints
 import cli
 
 PICTURE = "curves.png"
@@ -91,8 +92,7 @@ def plot_run(output_dir):
         raise cli.UserError("--output_dir {!r} holds no scalars of a training".format(output_dir))
     picture = draw(scalars, read_scalars(os.path.join(output_dir, "eval")))
     path = os.path.join(output_dir, PICTURE)
-    with tf.io.gfile.GFile(path, "wb") as stream:
-        stream.write(picture)
+    checkpoints.write_whole(path, picture)
     tf.logging.info("curves: %s", path)
     return path
 

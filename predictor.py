@@ -21,7 +21,7 @@ import tensorflow.compat.v1 as tf
 import checkpoints
 import modeling
 from classifier_input import TextEncoder, padded_arrays
-from classifier_report import prediction_line, write_report, write_whole
+from classifier_report import prediction_line, write_report
 from cli import UserError
 from tasks import decoded_lines
 from tokenization import FullTokenizer
@@ -45,9 +45,9 @@ def write_description(folder, description, config, vocab_file):
     tf.io.gfile.makedirs(folder)
     with tf.io.gfile.GFile(vocab_file, "rb") as stream:
         vocabulary = stream.read().decode("utf-8")
-    write_whole(os.path.join(folder, VOCABULARY), vocabulary)
-    write_whole(os.path.join(folder, CONFIG), config.to_json())
-    write_whole(os.path.join(folder, DESCRIPTION), json.dumps(
+    checkpoints.write_whole(os.path.join(folder, VOCABULARY), vocabulary)
+    checkpoints.write_whole(os.path.join(folder, CONFIG), config.to_json())
+    checkpoints.write_whole(os.path.join(folder, DESCRIPTION), json.dumps(
         description, ensure_ascii=False, indent=2, sort_keys=True) + "\n")
 
 

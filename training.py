@@ -214,8 +214,7 @@ def initialize(plan):
 def write_results(results, output_dir, file_name=EVAL_RESULTS, show=True):
     """Writes name = value lines to output_dir and, with `show`, prints them; returns the text."""
     text = "".join("{} = {}\n".format(name, value) for name, value in sorted(results.items()))
-    with tf.io.gfile.GFile(os.path.join(output_dir, file_name), "w") as stream:
-        stream.write(text)
+    checkpoints.write_whole(os.path.join(output_dir, file_name), text)
     if show:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -242,8 +241,7 @@ def write_run(run, config):
     writer = tf.summary.FileWriterCache.get(run.output_dir)
     for name, text in (("albert_config.json", config.to_json()),
                        ("flags.json", json.dumps(vars(run), indent=2, sort_keys=True) + "\n")):
-        with tf.io.gfile.GFile(os.path.join(run.output_dir, name), "w") as stream:
-            stream.write(text)
+        checkpoints.write_whole(os.path.join(run.output_dir, name), text)
         indented = "\n".join("    " + line for line in text.splitlines())  # code in Markdown
         writer.add_summary(text_summary(name.split(".")[0], indented))
     writer.flush()
