@@ -15,12 +15,13 @@ NOT_WRITABLE = re.compile(
 
 
 @contextlib.contextmanager
-def explained(output_dir, find_damage):
+def explained(output_dir, find_damage=None):
     """Runs the body of a `with` statement.
 
     Args:
       output_dir: the run's folder.
-      find_damage: function() -> (path, record number, reason) of a damaged input record, or None.
+      find_damage: function() -> (path, record number, reason) of a damaged input record, or None;
+        default: the run reads no records.
     Raises:
       UserError: an input record is damaged; the disk is full or cannot be written.
     """
@@ -32,7 +33,8 @@ def explained(output_dir, find_damage):
             raise UserError("--output_dir {!r} cannot be written any more: {}; the last complete "
                             "checkpoint is {}".format(output_dir, words, tf.train.latest_checkpoint(
                                 output_dir))) from None
-        if isinstance(error, (tf.errors.DataLossError, tf.errors.InvalidArgumentError)):
+        damaging = (tf.errors.DataLossError, tf.errors.InvalidArgumentError)
+        if find_damage and isinstance(error, damaging):
             tf.logging.error("%s; looking for the record", words)
             damage = find_damage()
             if damage:

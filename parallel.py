@@ -72,15 +72,21 @@ def _hand_out(workers, jobs):
                 result, error = pipe.recv()
             except EOFError:
                 workers[pipe].join()
-                raise cli.UserError(
-                    "a worker process was killed (exit code {}); short of memory? Then use fewer "
-                    "--num_workers or more --num_shards".format(workers[pipe].exitcode)) from None
+                raise cli.UserError(ending(workers[pipe].exitcode)) from None
             if error is not None:
                 raise error
             if waiting:
                 running[pipe] = waiting.pop()
                 pipe.send(running[pipe])
             yield job, result
+
+
+def ending(exit_code):
+    """What to say of a worker that ended in the middle of a job."""
+    if exit_code < 0:
+        return ("a worker process was killed by signal {}; short of memory? Then use fewer "
+                "--num_workers or more --num_shards".format(-exit_code))
+    return "a worker process failed (exit code {}); its own error stands above".format(exit_code)
 
 
 def _work(function, pipe, parent):

@@ -17,6 +17,7 @@ from absl import flags
 import checkpoints
 import cli
 import export_model
+import failures
 import fine_tuning
 import modeling
 import predictor
@@ -341,6 +342,12 @@ def main(flag_values):
     check_job(run)
     setup = prepare(run, description)
     checkpoints.require_folder(run.output_dir)
+    with failures.explained(run.output_dir):
+        carry_out(run, setup)
+
+
+def carry_out(run, setup):
+    """Trains, evaluates, predicts and exports as the flags say."""
     if run.do_train:
         examples = encode(run, setup, find_split(setup.task, run, "train"))
         start_afresh_if_changed(run, setup, examples)

@@ -187,7 +187,7 @@ def test_results_come_with_their_jobs(workers):
         (job, 2 * job) for job in jobs]
 
 
-@pytest.mark.parametrize("bad, words", [(3, "three"), (4, "exit code -9.*--num_shards")])
+@pytest.mark.parametrize("bad, words", [(3, "three"), (4, "signal 9.*--num_shards")])
 def test_a_failing_or_killed_worker_ends_the_run(bad, words):
     started = time.time()
     with pytest.raises(cli.UserError, match=words):
