@@ -17,6 +17,7 @@ from absl import logging as absl_logging
 
 OF_TENSORFLOW = re.compile(r"[/\\]tensorflow(_core|_estimator)?[/\\]")
 KEPT = ("Saving checkpoints", "Restoring parameters")
+EXIT_CODE_OF_CTRL_C = 130
 
 
 class UserError(Exception):
@@ -64,6 +65,9 @@ def _guarded(main, arguments):
         sys.stdout.flush()
         sys.stderr.write("{}: error: {}\n".format(os.path.basename(arguments[0]), error))
         return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("{}: interrupted\n".format(os.path.basename(arguments[0])))
+        return EXIT_CODE_OF_CTRL_C
 
 
 def settings_of(flag_values):

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Set-up, then the main job on the texts that are shipped: data/news_zh_1.txt -> TFRecords -> a short
 # pre-training of the tiny model -> evaluation -> fine-tuning on data/lcqmc_sample -> predictions.
-# All of it lands in output/, made anew at each call. The interpreter is chosen as in setup.sh.
+# All of it lands in output/, made anew at each call; what else is there stays.
+# The interpreter is chosen as in setup.sh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 python="$(./setup.sh)"
@@ -10,7 +11,8 @@ model=(--bert_config_file=albert_config/albert_config_tiny.json)
 
 step() { printf '\n== %s\n' "$*"; }
 figure() { sed -n "s/^$2 = //p" "$1/eval_results.txt" | cut -c 1-6; }
-rm -rf output && mkdir output
+mkdir -p output
+rm -rf output/{pretraining,classifier} output/tf_news_zh_1.*
 
 step "1. data/news_zh_1.txt -> output/tf_news_zh_1.tfrecord"
 "$python" create_pretraining_data.py --input_file=data/news_zh_1.txt \

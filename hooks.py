@@ -1,4 +1,4 @@
-"""What happens beside the steps of a training: progress, the stop at a bad step or on SIGTERM.
+"""What happens beside the steps of a training: progress, the stop at a bad step or on a signal.
 
 In: tensors of the training graph.  Out: log lines and TensorBoard scalars; a UserError that names
 what is not finite; an orderly end, with a checkpoint, of a run that is told to go.
@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from cli import UserError
 
-EXIT_CODE_OF_SIGTERM = 128 + signal.SIGTERM
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class ProgressHook(tf.train.SessionRunHook):
@@ -141,28 +141,30 @@ class TerminationHook(tf.train.SessionRunHook):
 
 
 class Termination(object):
-    """Whether SIGTERM came: `requested`."""
+    """Whether SIGTERM or Ctrl-C came: `requested`, and which: `number`."""
 
     def __init__(self):
         self.requested = False
+        self.number = signal.SIGTERM
 
     @contextlib.contextmanager
     def awaited(self):
-        """Takes SIGTERM as a wish to end soon; afterwards the process exits if it came."""
+        """Takes a signal as a wish to end soon; afterwards the process exits if one came."""
         self.requested = False
         in_main = threading.current_thread() is threading.main_thread()
-        former = signal.signal(signal.SIGTERM, self.note) if in_main else None
+        former = [signal.signal(number, self.note) for number in SIGNALS if in_main]
         try:
             yield self
         finally:
-            if in_main:
-                signal.signal(signal.SIGTERM, former)
+            for number, handler in zip(SIGNALS, former):
+                signal.signal(number, handler)
         if self.requested:
-            tf.logging.info("ended by SIGTERM; start again to go on")
-            raise SystemExit(EXIT_CODE_OF_SIGTERM)
+            tf.logging.info("ended by %s; start again to go on", signal.Signals(self.number).name)
+            raise SystemExit(128 + self.number)
 
     def note(self, number, frame):
-        """The signal's handler."""
-        del number, frame
-        self.requested = True
-        tf.logging.warning("SIGTERM: saving a checkpoint after this step")
+        """The signals' handler; a second Ctrl-C ends the process at once."""
+        del frame
+        self.requested, self.number = True, number
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        tf.logging.warning("%s: saving a checkpoint after this step", signal.Signals(number).name)

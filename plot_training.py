@@ -31,7 +31,8 @@ def read_scalars(folder):
     A step that two files hold, because a run was killed and went on, has the later file's value.
     """
     scalars = collections.OrderedDict()
-    for path in sorted(tf.io.gfile.glob(os.path.join(folder, "events.out.tfevents.*"))):
+    pattern = os.path.join(folder, "events.out.tfevents.*")
+    for path in sorted(tf.io.gfile.glob(pattern)) if tf.io.gfile.isdir(folder) else ():
         try:
             for event in tf.train.summary_iterator(path):
                 for value in event.summary.value:

@@ -37,8 +37,9 @@ def test_reads_what_a_killed_run_left(tmp_path):
 
 
 def test_says_what_is_missing(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="holds no scalars"):
-        run_script(plot_training, "--output_dir=%s" % tmp_path)
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(UserError, match="holds no scalars"):
+            run_script(plot_training, "--output_dir=%s" % folder)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match="need matplotlib .*pip install matplotlib"):
         plot_training.require_matplotlib()

@@ -87,6 +87,10 @@ def test_killed_and_told_to_go_it_ends_as_if_undisturbed(dropout_config, records
     log, code = send_at(start(*settings("cut")), signal.SIGKILL, b"step %d/40" % (told + 6))
     assert code == -signal.SIGKILL and "training from step %d to 40" % told in log
     assert told < step_of(tmp_path / "cut") < 40
+    told = step_of(tmp_path / "cut")
+    log, code = send_at(start(*settings("cut")), signal.SIGINT, b"step %d/40" % (told + 1))
+    assert code == 128 + signal.SIGINT and "ended by SIGINT" in log and "Traceback" not in log
+    assert told < step_of(tmp_path / "cut") < 40
     for folder in ("cut", "whole"):
         run_script(run_pretraining, *settings(folder))
     cut, whole = [tf.train.load_checkpoint(str(tmp_path / name)) for name in ("cut", "whole")]
