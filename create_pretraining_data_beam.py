@@ -60,6 +60,7 @@ def define_flags(flag_values):
                       "must be told.", flag_values=flag_values)
     flags.DEFINE_string("pipeline_options", "", "Options of Beam and its runner, separated by "
                         "spaces. Default: none, the local runner.", flag_values=flag_values)
+    flags.adopt_module_key_flags(create_pretraining_data, flag_values)
 
 
 class ReadDocuments(object):
@@ -164,4 +165,5 @@ def run_pipeline(pieces, maker, output_file, description, options):
 if __name__ == "__main__":
     # Under the module's own name, so that workers can import what the steps refer to.
     SCRIPT = importlib.import_module("create_pretraining_data_beam")
-    cli.run(SCRIPT.main, SCRIPT.define_flags)
+    cli.run(SCRIPT.main, lambda flag_values: (
+        SCRIPT.define_flags(flag_values), flags.adopt_module_key_flags(SCRIPT, flag_values)))
