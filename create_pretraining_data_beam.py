@@ -162,8 +162,13 @@ def run_pipeline(pieces, maker, output_file, description, options):
                                                     totals["documents"], totals["instances"])))
 
 
+def define_script_flags(flag_values):
+    """define_flags of SCRIPT, so that --help lists them for the script that was started."""
+    SCRIPT.define_flags(flag_values)
+    flags.adopt_module_key_flags(SCRIPT, flag_values)
+
+
 if __name__ == "__main__":
     # Under the module's own name, so that workers can import what the steps refer to.
     SCRIPT = importlib.import_module("create_pretraining_data_beam")
-    cli.run(SCRIPT.main, lambda flag_values: (
-        SCRIPT.define_flags(flag_values), flags.adopt_module_key_flags(SCRIPT, flag_values)))
+    cli.run(SCRIPT.main, define_script_flags)
