@@ -84,9 +84,9 @@ def host_memory(limit_files=CGROUP_LIMITS):
     """Bytes that this machine, or the container around this process, has."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for path in limit_files:
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as stream:
-                text = stream.read().strip()
+        if tf.io.gfile.exists(path):
+            with tf.io.gfile.GFile(path) as stream:
+                text = stream.readline().strip()
             if text.isdigit():  # "max" stands for no limit
                 found.append(int(text))
     return min(found)

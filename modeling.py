@@ -250,11 +250,11 @@ def add_type_and_position(x, segment_ids, config):
 
 def encoder(x, attention_bias, config, rates, recompute=False):
     """L layers over x [B, S, H] with attention_bias [B, 1, 1, S]; returns each one's output."""
-    outputs = []
+    outputs, weights = [], {}
     for index in range(config.num_hidden_layers):
         layer = functools.partial(transformer_layer, attention_bias=attention_bias, config=config,
                                   rates=rates, index=index)
-        x = recomputed(layer, x) if recompute else layer(x)
+        x = recomputed(layer, x, weights) if recompute else layer(x)
         outputs.append(x)
     return outputs
 

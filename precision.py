@@ -8,7 +8,6 @@ Weights, moments, norms and losses stay in float32; matrix products take the sho
 
 import contextlib
 import os
-import re
 
 import tensorflow.compat.v1 as tf
 
@@ -50,11 +49,11 @@ def check_precision(precision, xla, use_tpu=False, gpus=0):
 
 def cpu_has(feature):
     """Whether the CPU names a feature; taken for granted where it describes itself elsewhere."""
-    if not os.path.exists(CPU_DESCRIPTION):
+    if not tf.io.gfile.exists(CPU_DESCRIPTION):
         return True
-    with open(CPU_DESCRIPTION, encoding="utf-8", errors="replace") as stream:
-        features = re.search(r"^(flags|Features)\s*:(.*)$", stream.read(), re.MULTILINE)
-    return features is not None and feature in features.group(2).split()
+    with tf.io.gfile.GFile(CPU_DESCRIPTION) as stream:  # such a file has no size: line by line
+        features = [line.split(":")[1] for line in stream if line.startswith("flags")]
+    return any(feature in text.split() for text in features)
 
 
 def configure(session_config, precision, xla, use_tpu=False):
