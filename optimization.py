@@ -4,6 +4,7 @@ In: the loss and the run's learning rate and lengths.  Out: an Update, whose `op
 """
 
 import collections
+import warnings
 
 import tensorflow.compat.v1 as tf
 
@@ -47,7 +48,9 @@ def dense_gradients(loss, variables, loss_scale=None):
 
     loss_scale: scalar that the loss is multiplied by on the way, for numbers as small as float16's.
     """
-    gradients = tf.gradients(loss if loss_scale is None else loss * loss_scale, variables)
+    with warnings.catch_warnings():  # the word table's gradient is dense, with or without rows
+        warnings.filterwarnings("ignore", "Converting sparse IndexedSlices")
+        gradients = tf.gradients(loss if loss_scale is None else loss * loss_scale, variables)
     unused = [v.op.name for v, g in zip(variables, gradients) if g is None]
     if unused:
         raise ValueError("the loss does not depend on {}".format(", ".join(unused)))

@@ -18,6 +18,7 @@ import cli
 import device_memory
 import devices
 import failures
+import host_allocator
 import micro_batches
 import modeling
 import optimization
@@ -312,6 +313,7 @@ def run_model(run, config, plan, chosen, train_source, eval_source):
                                          run.precision, run.xla, run.use_tpu)
     if run.do_train:
         run = fitted(run, config, chosen, session_config)
+        host_allocator.keep_freed_memory(run.recompute == "false")
     model_fn = model_function(config, run, plan)
     estimator = training.estimator(model_fn, run, chosen, session_config)
     alone = estimator if chosen.workers == 1 else training.estimator(model_fn, run)

@@ -27,7 +27,10 @@ from absl import flags  # noqa: E402
 
 import cli  # noqa: E402
 import device_memory  # noqa: E402
+import devices  # noqa: E402
+import host_allocator  # noqa: E402
 import modeling  # noqa: E402
+import precision  # noqa: E402
 import run_pretraining  # noqa: E402
 
 MATRIX = 2048  # rows and columns of the plain matrix product
@@ -120,13 +123,15 @@ def measure(case, steps, arguments):
             "--max_predictions_per_seq=" + predictions,
             "--output_dir=" + tempfile.gettempdir()] + arguments)
     run = cli.settings_of(values)
+    host_allocator.keep_freed_memory(run.recompute != "true")
+    session_config = precision.configure(devices.session_config(), run.precision, run.xla)
     with tf.Graph().as_default():
         features = {name: tf.placeholder_with_default(value, value.shape)
                     for name, value in random_batch(config, *lengths).items()}
         spec = run_pretraining.model_function(config, run, None)(
             features, None, tf.estimator.ModeKeys.TRAIN, {})
-        with tf.Session() as session:
-            session.run(tf.global_variables_initializer())
+        with tf.Session(config=session_config) as session:
+            session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
             for _ in range(WARM_UP):
                 session.run([spec.loss, spec.train_op])
             cpu, clock = timed(lambda: session.run([spec.loss, spec.train_op]), steps)
