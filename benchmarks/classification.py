@@ -39,7 +39,7 @@ SUBJECTS = (
     Subject("thucnews", "thucnews_titles", {"dev.txt": "train.txt", "test.txt": "test.txt"}, 64,
             3),
     Subject("chnsenticorp", "chnsenticorp", {"train.tsv": "train.tsv", "test.tsv": "test.tsv"},
-            128, 2))
+            64, 2))
 LONGEST = 128  # the padded run of the speed table
 BATCH = 32
 WARM_UP = 5  # batches before the clock starts

@@ -32,7 +32,7 @@ NOT_RUN = [
     ("TF_CONFIG=", "needs two machines; tests/test_devices.py has two processes"),
     ("create_pretraining_data_beam.py", "has its own test, for where Apache Beam is installed"),
     ("printf ", "tests/test_run_classifier.py has a pipe"),
-    ("benchmarks/", "takes minutes and data that are not part of the project"),
+    ("benchmark", "takes minutes and data that are not part of the project"),
     ("convert_checkpoint.py", "tests/test_conversion_commands.py runs them one after the other"),
     ("--output_dir=output/from_", "the same"),
 ]
