@@ -1,0 +1,57 @@
+"""The whole training step under XLA, whose rules are a TPU's: static shapes, no host in between."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from test_micro_batches import ROWS, toy_batch, toy_model
+
+import micro_batches
+import optimization
+import run_pretraining
+
+
+def three_losses(config, micro_batch_size, recompute, optimizer, compiled):
+    """The losses of three steps on one batch, and a weight after them."""
+    run = types.SimpleNamespace(use_tpu=False, recompute=recompute)
+
+    def step(*arrays):
+        features = dict(zip(sorted(batch), arrays))
+        scalars, gradients = micro_batches.sum_over_micro_batches(
+            lambda part: run_pretraining.shares(
+                part, config, run, ROWS, tf.reduce_sum(features["masked_lm_weights"])),
+            features, micro_batch_size)
+        update = optimization.create_optimizer(
+            scalars["loss"], 0.01, 10, 0, optimizer, gradients=gradients)
+        with tf.control_dependencies([update.op]):
+            return tf.identity(scalars["loss"])
+
+    batch = toy_batch()
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(5)
+        inputs = [tf.constant(batch[name]) for name in sorted(batch)]
+        loss = tf.xla.experimental.compile(step, inputs)[0] if compiled else step(*inputs)
+        rng = np.random.RandomState(13)
+        session.run(tf.global_variables_initializer())
+        for variable in sorted(tf.trainable_variables(), key=lambda v: v.op.name):
+            variable.load(rng.normal(0.0, 0.2, variable.shape.as_list()), session)
+        losses = [float(session.run(loss)) for _ in range(3)]
+        assert session.run(tf.train.get_global_step()) == 3
+        table, = [v for v in tf.trainable_variables() if v.op.name.endswith("/word_embeddings")]
+        return losses, session.run(table)
+
+
+@pytest.mark.parametrize("micro_batch_size, recompute, optimizer, changes", [
+    (ROWS, "false", "lamb", {}),
+    (2, "false", "adamw", {"ln_type": "preln"}),
+    (ROWS, "true", "lamb", {"parameter_sharing": "ffn"}),
+    (2, "true", "lamb", {"embedding_style": "google", "num_hidden_groups": 2}),
+])
+def test_a_compiled_step_is_the_plain_one(micro_batch_size, recompute, optimizer, changes):
+    config = toy_model(**changes)
+    plain, compiled = [three_losses(config, micro_batch_size, recompute, optimizer, on)
+                       for on in (False, True)]
+    assert plain[0][2] < plain[0][0]
+    np.testing.assert_allclose(compiled[0], plain[0], rtol=1e-3)
+    np.testing.assert_allclose(compiled[1], plain[1], atol=1e-3)
