@@ -144,7 +144,12 @@ class Predictor(object):
             self.inputs, self.probabilities = load(folder)
 
     def _load_saved_model(self, folder):
-        meta = tf.saved_model.load(self.session, ["serve"], folder)
+        try:
+            meta = tf.saved_model.load(self.session, ["serve"], folder)
+        except ValueError as error:
+            raise UserError("{} cannot be loaded by TensorFlow {}; one that 2.15 wrote needs 2.15, "
+                            "the run's output_dir works with both ({})".format(
+                                folder, tf.__version__, str(error).split(";")[0])) from None
         signature = meta.signature_def["serving_default"]
         return ({name: info.name for name, info in signature.inputs.items()},
                 signature.outputs["probabilities"].name)

@@ -66,6 +66,15 @@ def test_saved_model_takes_ids_only_and_replaces_itself_but_nothing_else(
         export_model.export_saved_model(folder, model.description, str(tmp_path))
 
 
+def test_a_saved_model_of_another_tensorflow_fails_in_one_line(saved_model, monkeypatch):
+    def refuse(*_):
+        raise ValueError("NodeDef mentions attr 'debug_name' not in Op; more")
+
+    monkeypatch.setattr(tf.saved_model, "load", refuse)
+    with pytest.raises(UserError, match="cannot be loaded by TensorFlow .*'debug_name' not in Op"):
+        predictor.Predictor(saved_model)
+
+
 def test_tflite_float_and_dynamic_range_agree_with_the_model(model, saved_model, tmp_path):
     if tf.__version__ < "2":
         pytest.skip("TFLite needs the converter of TensorFlow 2.15")
