@@ -178,7 +178,9 @@ def unknown_flags(text, known):
 
 @pytest.mark.parametrize("document", ["README.md", "demo.sh", "create_pretrain_data.sh"])
 def test_each_flag_that_is_named_is_in_some_help(document):
-    known = {flag for name in script_names() for flag in flags_of(name)}
+    benchmarks = [os.path.relpath(path, ROOT)[:-len(".py")]
+                  for path in sorted(glob.glob(ROOT + "/benchmarks/*.py"))]
+    known = {flag for name in script_names() + benchmarks for flag in flags_of(name)}
     assert "max_seq_length" in known and unknown_flags("`--no_such`", known) == ["no_such"]
     assert unknown_flags(text_of(document), known | OTHER_FLAGS) == []
 
