@@ -10,17 +10,18 @@ small model's step; and those below 32 MB leave gaps behind, as much as the memo
 import ctypes
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -3, -4, -8  # as in malloc.h
-GIVE_BACK_BYTES = 2 ** 20
+GIVE_BACK_BYTES = 2 ** 22
 NEVER = 2 ** 31 - 1
 MANY = 65536  # malloc's own limit of pieces that come from the system one by one
 
 
 FOR_SPEED = {MMAP_MAX: 0, TRIM_THRESHOLD: NEVER, ARENA_MAX: 1}
-FOR_LOW_PEAK = {MMAP_MAX: MANY, MMAP_THRESHOLD: GIVE_BACK_BYTES, TRIM_THRESHOLD: GIVE_BACK_BYTES}
+FOR_LOW_PEAK = {MMAP_MAX: MANY, MMAP_THRESHOLD: GIVE_BACK_BYTES, TRIM_THRESHOLD: GIVE_BACK_BYTES,
+                ARENA_MAX: 1}
 
 
 def keep_freed_memory(keep):
-    """Sets malloc to keep freed memory, or to give back every tensor of a megabyte or more.
+    """Sets malloc to keep freed memory, or to give back every tensor of 4 MB or more.
 
     Returns:
       bool, whether the C library could be told so.

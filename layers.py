@@ -83,6 +83,35 @@ def dropout(x, rate, seed, site, index=0):
     return x * tf.cast(uniform >= rate, x.dtype) / (1.0 - rate)
 
 
+def attend(query, key, value, bias, drop):
+    """softmax(Q Kᵀ + bias) V of every head, with its gradient by hand: keeps one [B, N, S, S].
+
+    The softmax's gradient needs Σ P dP over the keys, which is Σ O dO over D (Dao et al.,
+    arXiv 2205.14135, appendix B.2).
+
+    Args:
+      query, key, value: [B, N, S, D].
+      bias: [B, 1, 1, S], without a gradient.
+      drop: the dropout of the weights P. It is linear, so its gradient is itself.
+    """
+    @tf.custom_gradient
+    def attention(query, key, value):
+        weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + bias)  # [B, N, S, S]
+        context = tf.matmul(drop(weights), value)  # [B, N, S, D]
+
+        def gradient(dy):
+            with tf.control_dependencies([dy]):  # later, or it would be kept from the forward pass
+                dropped = drop(weights)
+            slope = tf.reduce_sum(context * dy, axis=-1, keepdims=True)  # [B, N, S, 1]
+            scores = weights * (drop(tf.matmul(dy, value, transpose_b=True)) - slope)
+            return (tf.matmul(scores, key), tf.matmul(scores, query, transpose_a=True),
+                    tf.matmul(dropped, dy, transpose_a=True))
+
+        return context, gradient
+
+    return attention(query, key, value)
+
+
 def activation(config):
     """The function that the config's hidden_act names."""
     return {"gelu": gelu, "gelu_new": gelu, "gelu_erf": gelu_erf, "relu": tf.nn.relu,

@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 from cli import UserError
 from layers import (
     activation,
+    attend,
     dense,
     dropout,
     gather_positions,
@@ -305,9 +306,9 @@ def self_attention(x, attention_bias, config, rates, scope, index):
         query, key, value = [split_heads(dense(x, hidden, config, "self/" + name), heads)
                              for name in ("query", "key", "value")]  # [B, N, S, D]
         query *= 1.0 / math.sqrt(hidden // heads)
-        scores = tf.matmul(query, key, transpose_b=True) + attention_bias  # [B, N, S, S]
-        weights = dropout(tf.nn.softmax(scores), rates.attention, rates.seed, "weights", index)
-        context = merge_heads(tf.matmul(weights, value))  # [B, S, H]
+        drop = functools.partial(dropout, rate=rates.attention, seed=rates.seed, site="weights",
+                                 index=index)
+        context = merge_heads(attend(query, key, value, attention_bias, drop))  # [B, S, H]
         return dense(context, hidden, config, "output/dense")
 
 
