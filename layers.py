@@ -38,6 +38,15 @@ def dense(x, width, config, scope="dense"):
         return matmul_last(x, kernel) + vector("bias", width)
 
 
+def look_up(table, ids, one_hot=False):
+    """Rows of table [V, W] at ids [B, S], as [B, S, W]; by a matrix product if one_hot."""
+    if not one_hot:
+        return tf.gather(table, ids)
+    size, width = shape_list(table)
+    rows = tf.matmul(tf.one_hot(tf.reshape(ids, [-1]), size, dtype=table.dtype), table)  # [M, W]
+    return tf.reshape(rows, shape_list(ids) + [width])  # [B, S, W]
+
+
 def matmul_last(x, kernel):
     """x [..., W] · kernel [W, U] -> [..., U]."""
     shape = shape_list(x)
@@ -83,7 +92,7 @@ def dropout(x, rate, seed, site, index=0):
     return x * tf.cast(uniform >= rate, x.dtype) / (1.0 - rate)
 
 
-def attend(query, key, value, bias, drop):
+def attend_to(query, key, value, bias, drop):
     """softmax(Q Kᵀ + bias) V of every head, with its gradient by hand: keeps one [B, N, S, S].
 
     The softmax's gradient needs Σ P dP over the keys, which is Σ O dO over D (Dao et al.,
@@ -142,11 +151,12 @@ def gelu_erf(x):
 
 
 def gather_positions(x, positions):
-    """Rows of x [B, S, H] at positions [B, P], as [B*P, H]."""
+    """Rows of x [B, S, H] at positions [B, P], as [B, P, H]."""
     batch, length, width = shape_list(x)
     offsets = tf.reshape(tf.range(batch) * length, [-1, 1])  # [B, 1]
     rows = tf.reshape(positions + offsets, [-1])  # [B*P]
-    return tf.gather(tf.reshape(x, [-1, width]), rows)  # [B*S, H] -> [B*P, H]
+    found = tf.gather(tf.reshape(x, [-1, width]), rows)  # [B*S, H] -> [B*P, H]
+    return tf.reshape(found, [batch, shape_list(positions)[1], width])  # [B, P, H]
 
 
 def split_heads(x, heads):

@@ -20,11 +20,12 @@ import tensorflow.compat.v1 as tf
 from cli import UserError
 from layers import (
     activation,
-    attend,
+    attend_to,
     dense,
     dropout,
     gather_positions,
     layer_norm,
+    look_up,
     matmul_last,
     matrix,
     merge_heads,
@@ -154,7 +155,7 @@ class AlbertModel(object):
     """
 
     def __init__(self, config, input_ids, input_mask=None, segment_ids=None, training=False,
-                 dropout_seed=0, one_hot_embeddings=False, recompute=False):
+                 dropout_seed=0, one_hot_embeddings=False, recompute=False, positions=None):
         """Builds the graph.
 
         Args:
@@ -166,6 +167,8 @@ class AlbertModel(object):
           dropout_seed: int32 scalar, equal seeds drop equal units; let it follow the step.
           one_hot_embeddings: bool, look words up by a matrix product, which a TPU prefers.
           recompute: bool, keep only each layer's input for the gradient, at a third more work.
+          positions: int32 [B, P], the only ones beside 0 whose output is wanted: the last layer
+            computes no others, and sequence_output is [B, 1+P, H]. Default: all.
         Raises:
           UserError: S is known before the run and above max_position_embeddings.
         """
@@ -180,6 +183,7 @@ class AlbertModel(object):
         rates = Rates(config.hidden_dropout_prob if training else 0.0,
                       config.attention_probs_dropout_prob if training else 0.0, dropout_seed)
         self.config = config
+        self.positions = positions
         with tf.variable_scope("bert", reuse=tf.AUTO_REUSE):
             words, self.embedding_table = factorized_embedding(
                 input_ids, config, one_hot_embeddings)
@@ -191,11 +195,19 @@ class AlbertModel(object):
                 [batch, 1, 1, length])  # [B, 1, 1, S]
             with tf.variable_scope("encoder"):
                 self.all_encoder_layers = encoder(
-                    self.embedding_output, attention_bias, config, rates, recompute)
+                    self.embedding_output, attention_bias, config, rates, recompute, positions)
             self.sequence_output = self.all_encoder_layers[-1]
             with tf.variable_scope("pooler"):
                 first_token = self.sequence_output[:, 0, :]
                 self.pooled_output = tf.tanh(dense(first_token, config.hidden_size, config))
+
+    def output_at(self, positions):
+        """The sequence's output at positions [B, P]: [B, P, H]."""
+        if self.positions is None:
+            return gather_positions(self.sequence_output, positions)
+        if positions is not self.positions:
+            raise ValueError("the model was built for other positions")
+        return self.sequence_output[:, 1:]
 
 
 # ---------------------------------------------------------------------------------------------
@@ -206,13 +218,7 @@ def factorized_embedding(input_ids, config, one_hot=False):
     """Looks the words up in the E-wide table; returns ([B, S, E], table [V, E])."""
     with tf.variable_scope("embeddings"):
         table = matrix("word_embeddings", [config.vocab_size, config.embedding_size], config)
-    if one_hot:
-        ids = tf.reshape(input_ids, [-1])  # [B*S]
-        words = tf.matmul(tf.one_hot(ids, config.vocab_size, dtype=table.dtype), table)
-        words = tf.reshape(words, shape_list(input_ids) + [config.embedding_size])  # [B, S, E]
-    else:
-        words = tf.gather(table, input_ids)
-    return words, table
+    return look_up(table, input_ids, one_hot), table
 
 
 def embed_albert_zh(words, segment_ids, config, rates):
@@ -241,20 +247,20 @@ def add_type_and_position(x, segment_ids, config):
     width, length = shape_list(x)[-1], shape_list(x)[1]
     types = matrix("token_type_embeddings", [config.type_vocab_size, width], config)
     positions = matrix("position_embeddings", [config.max_position_embeddings, width], config)
-    x += matmul_last(tf.one_hot(segment_ids, config.type_vocab_size, dtype=types.dtype), types)
-    return x + tf.expand_dims(positions[:length], 0)
+    return x + look_up(types, segment_ids, one_hot=True) + tf.expand_dims(positions[:length], 0)
 
 
 # ---------------------------------------------------------------------------------------------
 # 2 Cross-layer sharing: which variables layer number `index` reads is decided by layer_scopes.
 
 
-def encoder(x, attention_bias, config, rates, recompute=False):
-    """L layers over x [B, S, H] with attention_bias [B, 1, 1, S]; returns each one's output."""
+def encoder(x, attention_bias, config, rates, recompute=False, positions=None):
+    """The output of each of L layers over x [B, S, H]; attention_bias is [B, 1, 1, S]."""
     outputs, weights = [], {}
     for index in range(config.num_hidden_layers):
-        layer = functools.partial(transformer_layer, attention_bias=attention_bias, config=config,
-                                  rates=rates, index=index)
+        layer = functools.partial(
+            transformer_layer, attention_bias=attention_bias, config=config, rates=rates,
+            index=index, positions=positions if index + 1 == config.num_hidden_layers else None)
         x = recomputed(layer, x, weights) if recompute else layer(x)
         outputs.append(x)
     return outputs
@@ -277,38 +283,48 @@ def layer_scopes(index, config):
     return LayerScopes(layer + "/attention", layer + "/intermediate", layer + "/output")
 
 
-def transformer_layer(x, attention_bias, config, rates, index):
-    """Self-attention, then feed-forward, each with its residual: [B, S, H] -> [B, S, H]."""
+def transformer_layer(x, attention_bias, config, rates, index, positions=None):
+    """Self-attention, then feed-forward, each with its residual: [B, S, H] -> [B, S, H].
+
+    With positions [B, P], only position 0 and these are carried on: [B, 1+P, H].
+    """
     scopes = layer_scopes(index, config)
 
+    def rows(y):
+        if positions is None:
+            return y
+        return gather_positions(y, tf.pad(positions, [[0, 0], [1, 0]]))
+
     def attend(y):
-        return self_attention(y, attention_bias, config, rates, scopes.attention, index)
+        return self_attention(rows(y), y, attention_bias, config, rates, scopes.attention, index)
 
     def feed(y):
         return feed_forward(y, config, scopes)
 
-    x = residual(x, attend, scopes.attention + "/output", config, rates, "attention", index)
+    x = residual(x, attend, scopes.attention + "/output", config, rates, "attention", index, rows)
     return residual(x, feed, scopes.output, config, rates, "output", index)
 
 
-def residual(x, sublayer, norm_scope, config, rates, site, index):
-    """norm(x + sublayer(x)) for postln, x + sublayer(norm(x)) for preln."""
+def residual(x, sublayer, norm_scope, config, rates, site, index, rows=tf.identity):
+    """norm(x + sublayer(x)) for postln, x + sublayer(norm(x)) for preln; rows(x) is added."""
     if config.ln_type == "preln":
-        return x + dropout(sublayer(layer_norm(x, norm_scope)), rates.hidden, rates.seed, site,
-                           index)
-    return layer_norm(x + dropout(sublayer(x), rates.hidden, rates.seed, site, index), norm_scope)
+        return rows(x) + dropout(sublayer(layer_norm(x, norm_scope)), rates.hidden, rates.seed,
+                                 site, index)
+    return layer_norm(rows(x) + dropout(sublayer(x), rates.hidden, rates.seed, site, index),
+                      norm_scope)
 
 
-def self_attention(x, attention_bias, config, rates, scope, index):
-    """softmax(Q Kᵀ / √D + bias) V, all N heads at once, then the output projection."""
+def self_attention(x, source, attention_bias, config, rates, scope, index):
+    """softmax(Q Kᵀ / √D + bias) V of all N heads, then projected; Q from x, K, V from source."""
     heads, hidden = config.num_attention_heads, config.hidden_size
     with tf.variable_scope(scope):
-        query, key, value = [split_heads(dense(x, hidden, config, "self/" + name), heads)
-                             for name in ("query", "key", "value")]  # [B, N, S, D]
+        query, key, value = [
+            split_heads(dense(y, hidden, config, "self/" + name), heads)  # [B, N, S, D]
+            for name, y in (("query", x), ("key", source), ("value", source))]
         query *= 1.0 / math.sqrt(hidden // heads)
         drop = functools.partial(dropout, rate=rates.attention, seed=rates.seed, site="weights",
                                  index=index)
-        context = merge_heads(attend(query, key, value, attention_bias, drop))  # [B, S, H]
+        context = merge_heads(attend_to(query, key, value, attention_bias, drop))  # [B, S, H]
         return dense(context, hidden, config, "output/dense")
 
 
@@ -342,7 +358,7 @@ def masked_lm_head(model, positions, labels, weights, weight_sum=None):
     config = model.config
     google = config.embedding_style == "google"
     with tf.variable_scope("cls/predictions", reuse=tf.AUTO_REUSE):
-        x = gather_positions(model.sequence_output, positions)  # [B*P, H]
+        x = tf.reshape(model.output_at(positions), [-1, config.hidden_size])  # [B*P, H]
         with tf.variable_scope("transform"):
             width = config.embedding_size if google else config.hidden_size
             x = layer_norm(activation(config)(dense(x, width, config)))

@@ -90,7 +90,8 @@ def pretraining_heads(features, config, training_mode, run, seed=0, weight_sum=N
         model = modeling.AlbertModel(
             config, features["input_ids"], features["input_mask"], features["segment_ids"],
             training=training_mode, dropout_seed=seed, one_hot_embeddings=run.use_tpu,
-            recompute=training_mode and run.recompute == "true")
+            recompute=training_mode and run.recompute == "true",
+            positions=features["masked_lm_positions"])
         masked = modeling.masked_lm_head(
             model, features["masked_lm_positions"], features["masked_lm_ids"],
             features["masked_lm_weights"], weight_sum)

@@ -74,6 +74,24 @@ def test_gradients_do_not_depend_on_micro_batches_or_recomputation(changes):
         assert_equal_steps(whole, step(config, ROWS, "true"))
 
 
+@pytest.mark.parametrize("changes", [{}, {"ln_type": "preln"}], ids=str)
+def test_the_last_layer_computes_no_more_than_the_heads_look_at(changes):
+    with tf.Graph().as_default(), tf.Session() as session:
+        batch = {name: tf.constant(value) for name, value in toy_batch().items()}
+        arguments = [batch[name] for name in ("input_ids", "input_mask", "segment_ids")]
+        places = batch["masked_lm_positions"]
+        config = toy_model(**changes)
+        whole = modeling.AlbertModel(config, *arguments)
+        short = modeling.AlbertModel(config, *arguments, positions=places)
+        session.run(tf.global_variables_initializer())
+        for one, other in ((whole.pooled_output, short.pooled_output),
+                           (whole.output_at(places), short.output_at(places))):
+            np.testing.assert_allclose(*session.run([one, other]), rtol=0, atol=1e-5)
+        assert short.sequence_output.shape.as_list() == [ROWS, 4, 32]
+        with pytest.raises(ValueError, match="other positions"):
+            short.output_at(places + 1)
+
+
 def test_dropout_is_drawn_anew_for_the_recomputation_alike():
     config = toy_model(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2)
     plain = step(config, 4)
