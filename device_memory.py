@@ -14,11 +14,13 @@ import re
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client import device_lib
 
+import failures
 from cli import UserError
 
 FLOAT = 4  # bytes
 USABLE = 0.8  # of a device's memory; the rest is for what the estimate does not know
-PROCESS = 350 * 2 ** 20  # interpreter, TensorFlow and input pipeline, on the host
+# Interpreter, TensorFlow and input pipeline on the host; TensorFlow 2 comes with more.
+PROCESS = (350 if tf.__version__.startswith("1.") else 520) * 2 ** 20
 PARAMETER_COPIES = 6  # weights, two moments, gradients, clipped gradients, work of the update
 TPU_CORE = 8 * 2 ** 30  # of a v2, the smallest there is
 OUT_OF_MEMORY = re.compile("OOM|[Oo]ut of memory|allocat")
@@ -42,27 +44,33 @@ def parameters(config):
     return embeddings + copies[0] * attention + copies[1] * feed_forward + heads
 
 
-def layer_floats(config, length):
-    """Numbers that one layer keeps of one sequence for its gradient."""
-    rows = length * config.hidden_size
-    scores = config.num_attention_heads * length * length
-    # input, query, key, value, context, both norms' inputs and the first one's output
-    kept = 8 * rows + 2 * length * config.intermediate_size + scores
+def layer_floats(config, length, wanted):
+    """Numbers that one layer keeps for its gradient, of one sequence whose output is `wanted` long.
+
+    From the input, key and value on: query, context twice, input and output of the first norm and
+    input of the second; the feed-forward network's inside; the attention's weights.
+    """
+    hidden = config.hidden_size
+    kept = 3 * length * hidden + wanted * (6 * hidden + 2 * config.intermediate_size)
     if config.hidden_dropout_prob:
-        kept += 2 * rows
-    return kept + (2 * scores if config.attention_probs_dropout_prob else 0)
+        kept += 4 * wanted * hidden
+    return kept + config.num_attention_heads * wanted * length
 
 
 def sequence_bytes(config, shape, recompute):
     """Bytes that a training step needs for each sequence it computes at once."""
     length, predictions = shape
-    rows = length * config.hidden_size
-    scores = config.num_attention_heads * length * length
-    layer = layer_floats(config, length)
-    kept = config.num_hidden_layers * (rows if recompute else layer) + 3 * rows
-    in_layer = max(3 * scores, 3 * length * config.intermediate_size) + (layer if recompute else 0)
+    layer = layer_floats(config, length, length)
+    embeddings = (2 * config.hidden_size + config.embedding_size) * length
+    if recompute:
+        kept = config.num_hidden_layers * length * config.hidden_size
+    else:
+        kept = ((config.num_hidden_layers - 1) * layer
+                + layer_floats(config, length, 1 + predictions))
+    in_layer = max(3 * config.num_attention_heads * length * length,
+                   4 * config.intermediate_size * length) + (layer if recompute else 0)
     in_head = 4 * predictions * config.vocab_size
-    return FLOAT * (kept + max(in_layer, in_head))
+    return FLOAT * (kept + embeddings + max(in_layer, in_head))
 
 
 def step_bytes(config, shape, rows, batch_size, recompute, on_host=True):
@@ -155,7 +163,7 @@ def advice(run):
             raise
         raise UserError("out of memory with --micro_batch_size={} and --recompute={}: take {} ({})"
                         .format(run.micro_batch_size, run.recompute, less_than(run),
-                                str(error).strip().splitlines()[0][:200])) from None
+                                failures.first_line(error)[:200])) from None
 
 
 def less_than(run):
