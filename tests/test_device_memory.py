@@ -8,7 +8,7 @@ import types
 
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT
+from conftest import ROOT, write_text
 from test_modeling import build, case_inputs, toy_config
 
 import device_memory
@@ -87,13 +87,12 @@ def test_micro_batch_size_must_divide_the_batch():
 
 
 def test_container_limit_counts(tmp_path):
-    unlimited, limited = tmp_path / "max", tmp_path / "limit"
-    unlimited.write_text("max\n")
-    limited.write_text("1048576\n")
+    unlimited = write_text(tmp_path / "max", "max\n")
+    limited = write_text(tmp_path / "limit", "1048576\n")
     whole = device_memory.host_memory([])
     assert whole > 2 ** 20
-    assert device_memory.host_memory([str(unlimited), str(tmp_path / "none")]) == whole
-    assert device_memory.host_memory([str(unlimited), str(limited)]) == 2 ** 20
+    assert device_memory.host_memory([unlimited, str(tmp_path / "none")]) == whole
+    assert device_memory.host_memory([unlimited, limited]) == 2 ** 20
     shared = devices.Devices(None, ["/cpu:0", "/cpu:1"], 1, 0)
     assert device_memory.device_memory(shared, None) == device_memory.host_memory() // 2
 
