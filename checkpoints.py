@@ -60,7 +60,7 @@ def only_checkpoint(folder, flag_name):
 
 def step_of(output_dir):
     """The global step of the folder's newest checkpoint, 0 if there is none."""
-    prefix = tf.train.latest_checkpoint(output_dir)
+    prefix = newest_checkpoint(output_dir)
     return int(tf.train.load_variable(prefix, "global_step")) if prefix else 0
 
 
@@ -231,7 +231,7 @@ def require_folder(output_dir):
 
 def copy_newest(output_dir, folder):
     """Makes output_dir's newest checkpoint the only one of folder; returns its prefix there."""
-    newest, former = tf.train.latest_checkpoint(output_dir), tf.train.latest_checkpoint(folder)
+    newest, former = newest_checkpoint(output_dir), newest_checkpoint(folder)
     target = os.path.join(folder, os.path.basename(newest))
     tf.io.gfile.makedirs(folder)
     for path in tf.io.gfile.glob(newest + ".*"):

@@ -88,6 +88,12 @@ def step_bytes(config, shape, rows, batch_size, recompute, on_host=True):
             + rows * sequence_bytes(config, shape, recompute))
 
 
+def capacity(config, shape, memory, recompute):
+    """How many sequences a device of `memory` bytes beside the host computes at once; 0 if none."""
+    free = USABLE * memory - step_bytes(config, shape, 0, 1, recompute, on_host=False)
+    return max(0, int(free // sequence_bytes(config, shape, recompute)))
+
+
 def host_memory(limit_files=CGROUP_LIMITS):
     """Bytes that this machine, or the container around this process, has."""
     found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
@@ -154,23 +160,27 @@ def choose_micro_batch(config, shape, batch_size, memory, micro_batch_size=0,
 
 
 @contextlib.contextmanager
-def advice(run):
-    """Turns a lack of memory inside into one line that says what to change."""
+def advice(now, less):
+    """Turns a lack of memory inside into one line that says what to change.
+
+    now: the flags that decide the memory, as they are; less: those that take less of it.
+    """
     try:
         yield
     except (tf.errors.ResourceExhaustedError, MemoryError) as error:
         if isinstance(error, tf.errors.OpError) and not OUT_OF_MEMORY.search(error.message):
             raise
-        raise UserError("out of memory with --micro_batch_size={} and --recompute={}: take {} ({})"
-                        .format(run.micro_batch_size, run.recompute, less_than(run),
-                                failures.first_line(error)[:200])) from None
+        raise UserError("out of memory with {}: take {} ({})".format(
+            now, less, failures.first_line(error)[:200])) from None
 
 
-def less_than(run):
-    """The flags that take less memory than the run's, in words."""
+def pretraining_advice(run):
+    """advice() for a pre-training, by its --micro_batch_size and --recompute."""
     steps = []
     if run.micro_batch_size != 1:
         steps.append("--micro_batch_size={}".format(max(run.micro_batch_size // 2, 1)))
     if run.recompute != "true":
         steps.append("--recompute=true")
-    return " or ".join(steps or ["a shorter --max_seq_length or a smaller model"])
+    return advice(
+        "--micro_batch_size={} and --recompute={}".format(run.micro_batch_size, run.recompute),
+        " or ".join(steps or ["a shorter --max_seq_length or a smaller model"]))

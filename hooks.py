@@ -119,6 +119,28 @@ class FiniteHook(tf.train.SessionRunHook):
                 tf.train.latest_checkpoint(self.output_dir)))
 
 
+class StalledHook(tf.train.SessionRunHook):
+    """Raises UserError after a TPU's loop of which no step was finite.
+
+    Such a step changes nothing and is not counted; a single one is left out in silence, as the host
+    looks at the TPU between two loops only.
+    """
+
+    def __init__(self, output_dir):
+        self.output_dir = output_dir
+
+    def after_create_session(self, session, coord):
+        self.done = int(session.run(tf.train.get_global_step()))
+
+    def after_run(self, run_context, run_values):
+        former, self.done = self.done, int(run_context.session.run(tf.train.get_global_step()))
+        if self.done == former:
+            raise UserError(
+                "after step {} no step of a whole loop had a finite loss and finite gradients; the "
+                "last good checkpoint is {}. Try a lower --learning_rate or a longer warm-up"
+                .format(former, tf.train.latest_checkpoint(self.output_dir)))
+
+
 class TerminationHook(tf.train.SessionRunHook):
     """Ends the training after the step in which one of the devices was told to go.
 

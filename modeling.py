@@ -33,7 +33,7 @@ from layers import (
     split_heads,
     vector,
 )
-from recompute import recomputed
+from recompute import chained
 
 tf.disable_v2_behavior()
 tf.enable_resource_variables()
@@ -163,10 +163,11 @@ class AlbertModel(object):
           input_ids: int32 [B, S].
           input_mask: int32 [B, S], 1 on tokens and 0 on padding; default: no padding.
           segment_ids: int32 [B, S], 0 in the first segment and 1 in the second; default: 0.
-          training: bool, whether the config's dropout is applied.
+          training: bool, whether the config's dropout is applied and gradients are taken.
           dropout_seed: int32 scalar, equal seeds drop equal units; let it follow the step.
           one_hot_embeddings: bool, look words up by a matrix product, which a TPU prefers.
-          recompute: bool, keep only each layer's input for the gradient, at a third more work.
+          recompute: bool, in training keep only each layer's input for the gradient, at a third
+            more work.
           positions: int32 [B, P], the only ones beside 0 whose output is wanted: the last layer
             computes no others, and sequence_output is [B, 1+P, H]. Default: all.
         Raises:
@@ -195,7 +196,8 @@ class AlbertModel(object):
                 [batch, 1, 1, length])  # [B, 1, 1, S]
             with tf.variable_scope("encoder"):
                 self.all_encoder_layers = encoder(
-                    self.embedding_output, attention_bias, config, rates, recompute, positions)
+                    self.embedding_output, attention_bias, config, rates, training, recompute,
+                    positions)
             self.sequence_output = self.all_encoder_layers[-1]
             with tf.variable_scope("pooler"):
                 first_token = self.sequence_output[:, 0, :]
@@ -254,14 +256,14 @@ def add_type_and_position(x, segment_ids, config):
 # 2 Cross-layer sharing: which variables layer number `index` reads is decided by layer_scopes.
 
 
-def encoder(x, attention_bias, config, rates, recompute=False, positions=None):
+def encoder(x, attention_bias, config, rates, training=False, recompute=False, positions=None):
     """The output of each of L layers over x [B, S, H]; attention_bias is [B, 1, 1, S]."""
     outputs, weights = [], {}
     for index in range(config.num_hidden_layers):
         layer = functools.partial(
             transformer_layer, attention_bias=attention_bias, config=config, rates=rates,
             index=index, positions=positions if index + 1 == config.num_hidden_layers else None)
-        x = recomputed(layer, x, weights) if recompute else layer(x)
+        x = chained(layer, x, weights, recompute) if training else layer(x)
         outputs.append(x)
     return outputs
 

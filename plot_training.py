@@ -38,6 +38,9 @@ def read_scalars(folder):
                 for value in event.summary.value:
                     if value.HasField("simple_value"):
                         scalars.setdefault(value.tag, {})[event.step] = value.simple_value
+                    elif value.tensor.dtype == tf.float32.as_datatype_enum:  # by a TPU's host
+                        scalars.setdefault(value.tag, {})[event.step] = float(
+                            tf.make_ndarray(value.tensor))
         except tf.errors.DataLossError:
             tf.logging.warning("%s is cut off, as a killed run leaves it", path)
     return scalars

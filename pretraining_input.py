@@ -50,9 +50,11 @@ def find_files(patterns, flag_name):
     return match_files(patterns, flag_name, find, tf.io.gfile.isdir, inside="*.tfrecord*")
 
 
-def peek(files, seq_length, max_predictions, flag_name="input_file"):
-    """Checks the first record of every file; returns a Source.
+def peek(files, seq_length, max_predictions, flag_name="input_file", skip_corrupt=False):
+    """Checks the first record of every file, or the first sound one if skip_corrupt.
 
+    Returns:
+      Source.
     Raises:
       UserError: a file is empty, is no TFRecord file, or holds other lengths than asked for.
     """
@@ -63,7 +65,8 @@ def peek(files, seq_length, max_predictions, flag_name="input_file"):
     dynamic = set()
     for path in files:
         try:
-            first = next(record_files.iterate(path, kinds[path]))
+            first = next(record_files.sound_records(path, kinds[path]) if skip_corrupt
+                         else record_files.iterate(path, kinds[path]))
         except StopIteration:
             raise UserError("--{}: {} holds no record".format(flag_name, path)) from None
         except tf.errors.OpError as error:

@@ -103,6 +103,11 @@ def checked_records(path, compression):
             yield body if checksum == records.masked_crc(body) else None
 
 
+def sound_records(path, compression):
+    """checked_records without the damaged ones."""
+    return (record for record in checked_records(path, compression) if record is not None)
+
+
 def first_damaged(path, compression, check):
     """(number, reason) of the first record that is damaged or refused by check(record), or None."""
     for number, record in enumerate(checked_records(path, compression)):
@@ -144,8 +149,7 @@ def copy_sound(path, compression, target):
         tf.python_io.TFRecordCompressionType.GZIP if compression
         else tf.python_io.TFRecordCompressionType.NONE)
     with tf.python_io.TFRecordWriter(temporary, options) as writer:
-        for record in checked_records(path, compression):
-            if record is not None:
-                writer.write(record)
+        for record in sound_records(path, compression):
+            writer.write(record)
     tf.io.gfile.rename(temporary, target, overwrite=True)
     return target

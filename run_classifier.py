@@ -16,6 +16,7 @@ from absl import flags
 
 import checkpoints
 import cli
+import device_memory
 import export_model
 import failures
 import fine_tuning
@@ -254,9 +255,13 @@ def fine_tune(run, setup, examples):
     estimator = training.estimator(classifier_function(setup, run), run)
 
     def train_to(step):
-        training.fit(estimator, input_function(
-            run, examples, run.train_batch_size, seed=run.random_seed,
-            start_batch=checkpoints.step_of(run.output_dir)), step)
+        with device_memory.advice(
+                "--train_batch_size={} and --max_seq_length={}".format(
+                    run.train_batch_size, run.max_seq_length),
+                "less of one of them, or a smaller model"):
+            training.fit(estimator, input_function(
+                run, examples, run.train_batch_size, seed=run.random_seed,
+                start_batch=checkpoints.step_of(run.output_dir)), step)
 
     if not (run.save_best or run.patience):
         train_to(run.num_train_steps)

@@ -131,7 +131,7 @@ def shares(features, config, run, batch_size, weight_sum):
     fraction = labels.shape.as_list()[0] / float(batch_size)
     return collections.OrderedDict([
         ("loss", masked.loss + fraction * order.loss), ("mlm_loss", masked.loss),
-        ("mlm_accuracy", tf.reduce_sum(right * weights) / weight_sum),
+        ("mlm_accuracy", tf.reduce_sum(right * weights) / (weight_sum + 1e-5)),
         ("sop_loss", fraction * order.loss),
         ("sop_accuracy", fraction * tf.reduce_mean(correct(order, labels)))])
 
@@ -139,7 +139,7 @@ def shares(features, config, run, batch_size, weight_sum):
 def model_function(config, run, plan):
     """The model_fn that the Estimator calls."""
     def start():
-        return None if tf.train.latest_checkpoint(run.output_dir) else plan
+        return None if checkpoints.newest_checkpoint(run.output_dir) else plan
 
     def train(features):
         batch_size = features["input_ids"].shape.as_list()[0]
@@ -241,20 +241,32 @@ def fitted(run, config, chosen, session_config):
 
 def sources(run, config):
     """The checked records to train on and to evaluate on."""
-    lengths = run.max_seq_length, run.max_predictions_per_seq
-    files = pretraining_input.find_files(run.input_file, "input_file")
-    source = pretraining_input.peek(files, *lengths)
-    pretraining_input.check_vocab_size(source, config.vocab_size)
+    def checked(patterns, flag_name):
+        found = pretraining_input.peek(
+            pretraining_input.find_files(patterns, flag_name), run.max_seq_length,
+            run.max_predictions_per_seq, flag_name, run.skip_corrupt_records)
+        pretraining_input.check_vocab_size(found, config.vocab_size)
+        return found
+
+    source = checked(run.input_file, "input_file")
     tf.logging.info("%d input files, the first %s", len(source.files), source.files[0])
     if not (run.do_eval or run.eval_every_checkpoints):
         return source, None
     if run.eval_input_file:
-        files = pretraining_input.find_files(run.eval_input_file, "eval_input_file")
-        eval_source = pretraining_input.peek(files, *lengths, flag_name="eval_input_file")
-        pretraining_input.check_vocab_size(eval_source, config.vocab_size)
-        return source, eval_source
+        return source, checked(run.eval_input_file, "eval_input_file")
     tf.logging.info("no --eval_input_file: the evaluation reads the training files, once")
     return source, source
+
+
+def without_corrupt(run, train_source, eval_source):
+    """Both sources without corrupt records; files that held some are copied to output_dir."""
+    def sound(source, folder):
+        return pretraining_input.without_corrupt(source, os.path.join(run.output_dir, folder))
+
+    train_sound = sound(train_source, "sound_records")
+    if eval_source in (None, train_source):
+        return train_sound, eval_source and train_sound
+    return train_sound, sound(eval_source, "sound_eval_records")
 
 
 def training_input(run, source):
@@ -287,7 +299,7 @@ def train(estimator, run, chosen, source, evaluate_now):
     every = run.eval_every_checkpoints * run.save_checkpoints_steps or last
     while step < last:
         step = min(last, (step // every + 1) * every)
-        with device_memory.advice(run):
+        with device_memory.pretraining_advice(run):
             training.fit(estimator, training_input(run, source), step, chosen)
         if run.eval_every_checkpoints and (step < last or not run.do_eval):
             evaluate_now()
@@ -310,14 +322,18 @@ def evaluate(estimator, run, source):
 
 def run_model(run, config, plan, chosen, train_source, eval_source):
     """Trains and evaluates as the flags say."""
-    session_config = precision.configure(devices.session_config(chosen, run.deterministic),
-                                         run.precision, run.xla, run.use_tpu)
+    def session_config_of(devices_used):
+        return precision.configure(devices.session_config(devices_used, run.deterministic),
+                                   run.precision, run.xla, run.use_tpu)
+
+    session_config = session_config_of(chosen)
     if run.do_train:
         run = fitted(run, config, chosen, session_config)
         host_allocator.keep_freed_memory(run.recompute == "false")
     model_fn = model_function(config, run, plan)
     estimator = training.estimator(model_fn, run, chosen, session_config)
-    alone = estimator if chosen.workers == 1 else training.estimator(model_fn, run)
+    alone = estimator if chosen.workers == 1 else training.estimator(
+        model_fn, run, session_config=session_config_of(None))
     if run.do_train:
         train(estimator, run, chosen, train_source, lambda: evaluate(alone, run, eval_source))
     if run.do_eval and devices.is_chief():
@@ -354,9 +370,7 @@ def main(flag_values):
         if devices.is_chief():
             training.write_run(run, config)
         if run.skip_corrupt_records:
-            train_source, eval_source = [source and pretraining_input.without_corrupt(
-                source, os.path.join(run.output_dir, folder)) for source, folder in (
-                    (train_source, "sound_records"), (eval_source, "sound_eval_records"))]
+            train_source, eval_source = without_corrupt(run, train_source, eval_source)
         run_model(run, config, plan, chosen, train_source, eval_source)
 
 

@@ -11,6 +11,7 @@ import os
 import sys
 
 import tensorflow.compat.v1 as tf
+import tensorflow.compat.v2 as tf2
 from absl import flags
 
 import checkpoints
@@ -145,11 +146,7 @@ def train_spec(run, loss, scalars, plan, tokens=None, **optimizer):
     update = optimization.create_optimizer(loss, run.learning_rate, use_tpu=run.use_tpu,
                                            **optimizer)
     if run.use_tpu:
-        def scaffold():
-            initialize(plan)
-            return tf.train.Scaffold()
-        return tf.estimator.tpu.TPUEstimatorSpec(
-            tf.estimator.ModeKeys.TRAIN, loss=loss, train_op=update.op, scaffold_fn=scaffold)
+        return tpu_train_spec(run, loss, scalars, plan, update)
     initialize(plan)
     # A loss that is not finite is FiniteHook's to report, not the Estimator's own hook's.
     shown = tf.where(tf.is_finite(loss), loss, tf.zeros_like(loss))
@@ -160,6 +157,42 @@ def train_spec(run, loss, scalars, plan, tokens=None, **optimizer):
     return tf.estimator.EstimatorSpec(
         tf.estimator.ModeKeys.TRAIN, loss=shown, train_op=update.op, training_hooks=watching,
         training_chief_hooks=[saving])
+
+
+def tpu_train_spec(run, loss, scalars, plan, update):
+    """The spec of a training step on a TPU: the host writes the scalars, and watches the count."""
+    def scaffold():
+        initialize(plan)
+        return tf.train.Scaffold()
+
+    watched = collections.OrderedDict([("loss", loss)], **scalars)
+    watched = collections.OrderedDict(zip(watched, devices.mean_over_devices(
+        watched.values(), use_tpu=True)))
+    watched.update(
+        learning_rate=update.learning_rate, gradient_norm=update.gradient_norm,
+        trust_ratio=update.trust_ratio,
+        left_out=1.0 - tf.reduce_min(tf.cast(update.finite, tf.float32)))
+    with tf.control_dependencies([update.op]):
+        watched["step"] = tf.identity(tf.train.get_global_step().read_value())
+    to_host = {name: tf.reshape(value, [1]) for name, value in watched.items()}  # [1] of each core
+    return tf.estimator.tpu.TPUEstimatorSpec(
+        tf.estimator.ModeKeys.TRAIN, loss=loss, train_op=update.op, scaffold_fn=scaffold,
+        host_call=(functools.partial(write_scalars, run.output_dir, run.log_every_steps), to_host),
+        training_hooks=[hooks.StalledHook(run.output_dir)])
+
+
+def write_scalars(output_dir, every_steps, step, **scalars):
+    """Ops that write the scalars, each given as [cores], of every few steps to an event file.
+
+    A step that was left out is written too.
+    """
+    step = step[0]
+    wanted = tf.logical_or(tf.equal(step % every_steps, 0), scalars["left_out"][0] > 0.0)
+    with tf2.summary.create_file_writer(output_dir).as_default():  # the Estimator initialises it
+        with tf2.summary.record_if(wanted):
+            for name, values in sorted(scalars.items()):
+                tf2.summary.scalar(name, tf.reduce_mean(values), step=step)
+    return tf.summary.all_v2_summary_ops()
 
 
 def training_hooks(run, update, scalars, tokens, num_train_steps):

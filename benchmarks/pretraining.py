@@ -2,10 +2,11 @@
 
 In: model sizes, lengths and settings.  Out: a table on stdout: steps/s, tokens/s, CPU-seconds a
 step, peak memory beside the estimate, and the model's arithmetic as a share of what a plain matrix
-product reaches in the same process.
+product reaches in the same process. Or a table of how many sequences devices hold by the estimate.
 
   python benchmarks/pretraining.py --cases=tiny:32:128:20,base:4:512:76 \
     --settings=",--recompute=true" --pythons=.venv-tf1/bin/python,.venv-tf2/bin/python
+  python benchmarks/pretraining.py --cases=base:1:128:20,base:1:512:76 --devices=12,24,80
 """
 
 import collections
@@ -34,9 +35,10 @@ import precision  # noqa: E402
 import run_pretraining  # noqa: E402
 
 MATRIX = 2048  # rows and columns of the plain matrix product
+HEADER = ("| TensorFlow | model, batch, length, predictions | flags | steps/s | tokens/s | "
+          "CPU-s a step | peak MB | estimate MB | of matmul |")
 ROW = ("| {tensorflow} | {} | {} | {steps_per_second:.3g} | {tokens_per_second:.0f} | "
        "{cpu_seconds:.2f} | {peak:.0f} | {estimate:.0f} | {share:.0%} |")
-WARM_UP = 2  # steps that are not counted
 
 
 def define_flags(flag_values):
@@ -49,8 +51,13 @@ def define_flags(flag_values):
            "Default: one row without any.")
     string("pythons", sys.executable, "Interpreters, by commas. Default: this one.")
     string("measure", None, "Case that this process measures. Default: none, start processes.")
+    string("devices", None,
+           "Memory of devices in GB, by commas: prints how many sequences they hold by the "
+           "estimate, without and with --recompute. Default: none, measure.")
     flags.DEFINE_integer("steps", 5, "Steps that are counted. Default: some seconds' work.",
                          flag_values=flag_values)
+    flags.DEFINE_integer("warm_up", 2, "Steps before, which are not counted. Default: until the "
+                         "memory is taken and the graph is optimised.", flag_values=flag_values)
     flags.DEFINE_integer("repeat", 1, "Processes of a row; the fastest counts. Default: one.",
                          flag_values=flag_values)
 
@@ -111,20 +118,38 @@ def matmul_rate():
         return 2.0 * MATRIX ** 3 / timed(lambda: session.run(product.op), 7)[0]
 
 
-def measure(case, steps, arguments):
-    """Runs the steps of one row in this process; returns its figures by name."""
-    size, batch_size, length, predictions = case.split(":")
-    lengths = int(batch_size), int(length), int(predictions)
-    config = modeling.AlbertConfig.from_json_file(
-        os.path.join(ROOT, "albert_config", "albert_config_{}.json".format(size)))
+def model_of(case):
+    """The config that a case names."""
+    return modeling.AlbertConfig.from_json_file(os.path.join(
+        ROOT, "albert_config", "albert_config_{}.json".format(case.split(":")[0])))
+
+
+def lengths_of(case):
+    """(batch, length, predictions) of a case."""
+    batch_size, length, predictions = case.split(":")[1:]
+    return int(batch_size), int(length), int(predictions)
+
+
+def settings_of(config, lengths, arguments):
+    """(the run's settings as run_pretraining.py would settle them, ConfigProto of its sessions)."""
     values = flags.FlagValues()
     run_pretraining.define_flags(values)
-    values(["run_pretraining.py", "--train_batch_size=" + batch_size, "--max_seq_length=" + length,
-            "--max_predictions_per_seq=" + predictions,
-            "--output_dir=" + tempfile.gettempdir()] + arguments)
+    values(["run_pretraining.py", "--do_train", "--output_dir=" + tempfile.gettempdir()]
+           + ["--{}={}".format(*pair) for pair in zip(
+               ("train_batch_size", "max_seq_length", "max_predictions_per_seq"), lengths)]
+           + arguments)
     run = cli.settings_of(values)
-    host_allocator.keep_freed_memory(run.recompute != "true")
-    session_config = precision.configure(devices.session_config(), run.precision, run.xla)
+    run_pretraining.check_run(run, config)
+    chosen = devices.choose(run.num_devices)
+    session_config = precision.configure(devices.session_config(chosen), run.precision, run.xla)
+    return run_pretraining.fitted(run, config, chosen, session_config), session_config
+
+
+def measure(case, steps, warm_up, arguments):
+    """Runs the steps of one row in this process; returns its figures by name."""
+    config, lengths = model_of(case), lengths_of(case)
+    run, session_config = settings_of(config, lengths, arguments)
+    host_allocator.keep_freed_memory(run.recompute == "false")
     with tf.Graph().as_default():
         features = {name: tf.placeholder_with_default(value, value.shape)
                     for name, value in random_batch(config, *lengths).items()}
@@ -132,13 +157,12 @@ def measure(case, steps, arguments):
             features, None, tf.estimator.ModeKeys.TRAIN, {})
         with tf.Session(config=session_config) as session:
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-            for _ in range(WARM_UP):
+            for _ in range(warm_up):
                 session.run([spec.loss, spec.train_op])
             cpu, clock = timed(lambda: session.run([spec.loss, spec.train_op]), steps)
     peak = peak_megabytes()  # before the matrix product has its say
-    rows = run.micro_batch_size or lengths[0]
-    estimate = device_memory.step_bytes(
-        config, device_memory.Shape(*lengths[1:]), rows, lengths[0], run.recompute == "true")
+    estimate = device_memory.step_bytes(config, device_memory.Shape(*lengths[1:]),
+                                        run.micro_batch_size, lengths[0], run.recompute == "true")
     return collections.OrderedDict([
         ("tensorflow", tf.__version__), ("steps_per_second", 1.0 / clock),
         ("tokens_per_second", lengths[0] * lengths[1] / clock), ("cpu_seconds", cpu),
@@ -146,10 +170,10 @@ def measure(case, steps, arguments):
         ("share", model_flops(config, *lengths) / cpu / matmul_rate())])
 
 
-def measure_elsewhere(python, case, steps, setting):
+def measure_elsewhere(python, case, steps, warm_up, setting):
     """measure() in a process of its own, whose peak memory is the row's alone."""
     command = [python, os.path.abspath(__file__), "--measure=" + case, "--steps={}".format(steps),
-               "--settings=" + setting]
+               "--warm_up={}".format(warm_up), "--settings=" + setting]
     finished = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if finished.returncode:
         raise cli.UserError("{} failed:\n{}".format(
@@ -157,19 +181,35 @@ def measure_elsewhere(python, case, steps, setting):
     return json.loads(finished.stdout.decode("utf-8").splitlines()[-1])
 
 
+def print_capacities(cases, gigabytes):
+    """Prints how many sequences devices of so many GB compute at once, without / with recompute."""
+    print("| model, length, predictions |" + "".join(" {} GB |".format(size) for size in gigabytes)
+          + "\n" + "|---" * (1 + len(gigabytes)) + "|")
+    for case in cases:
+        shape = device_memory.Shape(*lengths_of(case)[1:])
+        found = ["{} / {}".format(*[device_memory.capacity(
+            model_of(case), shape, float(size) * 2 ** 30, again) for again in (False, True)])
+                 for size in gigabytes]
+        print("| {}, {}, {} | ".format(case.split(":")[0], *shape) + " | ".join(found) + " |")
+
+
 def main(flag_values):
     """Measures one row, or starts a process for each row and prints the table."""
+    cases = flag_values.cases.split(",")
     if flag_values.measure:
         sys.stdout.write(json.dumps(measure(
-            flag_values.measure, flag_values.steps, flag_values.settings.split())) + "\n")
+            flag_values.measure, flag_values.steps, flag_values.warm_up,
+            flag_values.settings.split())) + "\n")
         return
-    print("| TensorFlow | model, batch, length, predictions | flags | steps/s | tokens/s | "
-          "CPU-s a step | peak MB | estimate MB | of matmul |\n" + "|---" * 9 + "|")
-    for case in flag_values.cases.split(","):
+    if flag_values.devices:
+        print_capacities(cases, flag_values.devices.split(","))
+        return
+    print(HEADER + "\n" + "|---" * 9 + "|")
+    for case in cases:
         for setting in flag_values.settings.split(","):
             for python in flag_values.pythons.split(","):
-                rows = [measure_elsewhere(python, case, flag_values.steps, setting)
-                        for _ in range(flag_values.repeat)]
+                rows = [measure_elsewhere(python, case, flag_values.steps, flag_values.warm_up,
+                                          setting) for _ in range(flag_values.repeat)]
                 row = min(rows, key=lambda found: found["cpu_seconds"])
                 print(ROW.format(case.replace(":", ", "), setting or "—", **row))
                 sys.stdout.flush()

@@ -113,10 +113,10 @@ def test_lack_of_memory_ends_in_advice(micro_batch_size, recompute, words):
     for error in (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"),
                   MemoryError()):
         with pytest.raises(UserError, match="out of memory with.*" + words):
-            with device_memory.advice(run):
+            with device_memory.pretraining_advice(run):
                 raise error
     with pytest.raises(tf.errors.ResourceExhaustedError):
-        with device_memory.advice(run):
+        with device_memory.pretraining_advice(run):
             raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
 
 

@@ -1,5 +1,6 @@
 """A training goes on exactly after a kill, stops at what is not finite, keeps the best."""
 
+import collections
 import json
 import os
 import re
@@ -8,17 +9,21 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import ROOT, TOY_CONFIG, toy_tokens, write_text
 from test_record_files import change_byte, frame_starts
+from tensorflow.python.ops.summary_ops_v2 import summary_writer_initializer_op
 from toy_records import run_script, write_toy_records
 
 import checkpoints
 import failures
+import hooks
 import optimization
+import plot_training
 import run_pretraining
 import training
 from cli import UserError
@@ -137,8 +142,14 @@ def test_a_corrupt_record_is_named_or_left_out(toy_config, tmp_path, caplog):
         run_script(run_pretraining, *settings)
     run_script(run_pretraining, *settings + ["--skip_corrupt_records"])
     assert "tf_b.tfrecord: left out 1 corrupt records: 5" in caplog.text
-    assert "1 corrupt records in 2 files" in caplog.text
+    assert caplog.text.count("1 corrupt records in 2 files") == 1
     assert step_of(tmp_path / "out") == 4
+    change_byte(corrupt, 40)
+    settings[-1:] = ["--output_dir=" + str(tmp_path / "second")]
+    with pytest.raises(UserError, match="tf_b.tfrecord is not a TFRecord file, or is damaged"):
+        run_script(run_pretraining, *settings)
+    run_script(run_pretraining, *settings + ["--skip_corrupt_records"])
+    assert "tf_b.tfrecord: left out 2 corrupt records: 0, 5" in caplog.text
 
 
 def test_a_full_disk_ends_the_run_in_one_line(toy_config, records, tmp_path):
@@ -190,3 +201,36 @@ def test_evaluates_on_the_way_and_keeps_the_best(toy_config, records, tmp_path, 
     assert step_of(tmp_path / checkpoints.BEST) == best
     training.keep_lowest_loss({"loss": 0.5, "global_step": 3}, str(tmp_path))
     assert step_of(tmp_path / checkpoints.BEST) == 3
+
+
+def test_a_tpus_host_writes_the_scalars(tmp_path, monkeypatch):
+    monkeypatch.setattr(training.devices, "mean_over_devices",
+                        lambda tensors, use_tpu=False: list(tensors))  # there is one core
+    run = types.SimpleNamespace(use_tpu=True, learning_rate=0.5, output_dir=str(tmp_path),
+                                log_every_steps=2)
+    with tf.Graph().as_default(), tf.Session() as session:
+        factor = tf.placeholder(tf.float32, [])
+        loss = tf.get_variable("w", initializer=2.0) * factor
+        spec = training.train_spec(run, loss, collections.OrderedDict(half=loss / 2.0), None,
+                                   num_train_steps=10, num_warmup_steps=0)
+        function, tensors = spec.host_call
+        written = function(**tensors)
+        session.run([tf.global_variables_initializer(), summary_writer_initializer_op()])
+        for value in (1.0, 1.0, float("nan"), 1.0, 1.0):
+            session.run([spec.train_op, written], {factor: value})
+    found = plot_training.read_scalars(str(tmp_path))
+    assert found["left_out"] == {2: 1.0, 4: 0.0}
+    assert found["half"][4] == found["loss"][4] / 2.0 != 0.0
+    assert set(found) == {"loss", "half", "left_out", "learning_rate", "gradient_norm",
+                          "trust_ratio"}
+
+
+def test_a_tpus_loop_without_a_finite_step_ends_the_run(tmp_path):
+    with tf.Graph().as_default():
+        step = tf.train.get_or_create_global_step()
+        more = tf.placeholder(tf.int64, [])
+        loop = tf.assign_add(step, more)
+        with tf.train.SingularMonitoredSession([hooks.StalledHook(str(tmp_path))]) as session:
+            session.run(loop, {more: 3})
+            with pytest.raises(UserError, match="after step 3 no step.*last good checkpoint"):
+                session.run(loop, {more: 0})
