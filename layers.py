@@ -65,21 +65,20 @@ def layer_norm(x, scope=None):
 
 @tf.custom_gradient
 def normalize(x, gamma, beta):
-    """Layer norm of x [..., W] with its gradient by hand: keeps x and two numbers a row."""
+    """Layer norm of x [..., W] with its gradient by hand: keeps x normed and a number a row."""
     mean = tf.reduce_mean(x, axis=-1, keepdims=True)  # [..., 1]
     variance = tf.reduce_mean(tf.squared_difference(x, mean), axis=-1, keepdims=True)
     inverse = tf.rsqrt(variance + LAYER_NORM_EPSILON)  # [..., 1]
+    normed = (x - mean) * inverse
 
     def gradient(dy):
-        with tf.control_dependencies([dy]):  # later, or it would be merged with the forward pass
-            normed = (x - mean) * inverse
         rows = list(range(x.shape.ndims - 1))
         scaled = dy * gamma
         slope = tf.reduce_mean(scaled * normed, axis=-1, keepdims=True)  # [..., 1]
         dx = inverse * (scaled - tf.reduce_mean(scaled, axis=-1, keepdims=True) - slope * normed)
         return dx, tf.reduce_sum(dy * normed, rows), tf.reduce_sum(dy, rows)
 
-    return (x - mean) * inverse * gamma + beta, gradient
+    return normed * gamma + beta, gradient
 
 
 def dropout(x, rate, seed, site, index=0):
@@ -129,20 +128,17 @@ def activation(config):
 
 @tf.custom_gradient
 def gelu(x):
-    """Gaussian error linear unit in its tanh form (arXiv 1606.08415); keeps only x.
+    """Gaussian error linear unit in its tanh form (arXiv 1606.08415); keeps only its slope.
 
-    ½ x (1 + tanh(u)) = x σ(2u) with 2u = x (a + b x²): fewer passes over the widest tensor.
+    ½ x (1 + tanh(v)) = x σ(u) with u = 2v = x (a + b x²): fewer passes over the widest tensor.
+    The slope is σ(u) + x σ'(u) u'.
     """
     a = 2.0 * math.sqrt(2.0 / math.pi)
     b = 0.044715 * a
-
-    def gradient(dy):
-        with tf.control_dependencies([dy]):  # later, or it would be merged with the forward pass
-            square = tf.square(x)
-        gate = tf.sigmoid(x * (a + b * square))
-        return dy * gate * (1.0 + x * (1.0 - gate) * (a + 3.0 * b * square))
-
-    return x * tf.sigmoid(x * (a + b * tf.square(x))), gradient
+    square = tf.square(x)
+    gate = tf.sigmoid(x * (a + b * square))
+    slope = gate + tf.raw_ops.SigmoidGrad(y=gate, dy=x * (a + 3.0 * b * square))
+    return x * gate, lambda dy: dy * slope
 
 
 def gelu_erf(x):
