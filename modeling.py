@@ -166,8 +166,7 @@ class AlbertModel(object):
           training: bool, whether the config's dropout is applied and gradients are taken.
           dropout_seed: int32 scalar, equal seeds drop equal units; let it follow the step.
           one_hot_embeddings: bool, look words up by a matrix product, which a TPU prefers.
-          recompute: bool, in training keep only each layer's input for the gradient, at a third
-            more work.
+          recompute: bool, keep only each layer's input for the gradient: a third more work.
           positions: int32 [B, P], the only ones beside 0 whose output is wanted: the last layer
             computes no others, and sequence_output is [B, 1+P, H]. Default: all.
         Raises:

@@ -258,7 +258,7 @@ def sources(run, config):
     return source, source
 
 
-def without_corrupt(run, train_source, eval_source):
+def sound_sources(run, train_source, eval_source):
     """Both sources without corrupt records; files that held some are copied to output_dir."""
     def sound(source, folder):
         return pretraining_input.without_corrupt(source, os.path.join(run.output_dir, folder))
@@ -370,7 +370,7 @@ def main(flag_values):
         if devices.is_chief():
             training.write_run(run, config)
         if run.skip_corrupt_records:
-            train_source, eval_source = without_corrupt(run, train_source, eval_source)
+            train_source, eval_source = sound_sources(run, train_source, eval_source)
         run_model(run, config, plan, chosen, train_source, eval_source)
 
 

@@ -11,8 +11,8 @@ import os
 import sys
 
 import tensorflow.compat.v1 as tf
-import tensorflow.compat.v2 as tf2
 from absl import flags
+from tensorflow.compat.v2 import summary
 
 import checkpoints
 import devices
@@ -188,10 +188,10 @@ def write_scalars(output_dir, every_steps, step, **scalars):
     """
     step = step[0]
     wanted = tf.logical_or(tf.equal(step % every_steps, 0), scalars["left_out"][0] > 0.0)
-    with tf2.summary.create_file_writer(output_dir).as_default():  # the Estimator initialises it
-        with tf2.summary.record_if(wanted):
+    with summary.create_file_writer(output_dir).as_default():  # the Estimator initialises it
+        with summary.record_if(wanted):
             for name, values in sorted(scalars.items()):
-                tf2.summary.scalar(name, tf.reduce_mean(values), step=step)
+                summary.scalar(name, tf.reduce_mean(values), step=step)
     return tf.summary.all_v2_summary_ops()
 
 

@@ -130,7 +130,7 @@ def lengths_of(case):
     return int(batch_size), int(length), int(predictions)
 
 
-def settings_of(config, lengths, arguments):
+def settled_run(config, lengths, arguments):
     """(the run's settings as run_pretraining.py would settle them, ConfigProto of its sessions)."""
     values = flags.FlagValues()
     run_pretraining.define_flags(values)
@@ -148,7 +148,7 @@ def settings_of(config, lengths, arguments):
 def measure(case, steps, warm_up, arguments):
     """Runs the steps of one row in this process; returns its figures by name."""
     config, lengths = model_of(case), lengths_of(case)
-    run, session_config = settings_of(config, lengths, arguments)
+    run, session_config = settled_run(config, lengths, arguments)
     host_allocator.keep_freed_memory(run.recompute == "false")
     with tf.Graph().as_default():
         features = {name: tf.placeholder_with_default(value, value.shape)

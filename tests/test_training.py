@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from conftest import ROOT, TOY_CONFIG, toy_tokens, write_text
-from test_record_files import change_byte, frame_starts
 from tensorflow.python.ops.summary_ops_v2 import summary_writer_initializer_op
+from test_record_files import change_byte, frame_starts
 from toy_records import run_script, write_toy_records
 
 import checkpoints
