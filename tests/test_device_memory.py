@@ -124,6 +124,40 @@ def test_malloc_is_told():
     assert host_allocator.keep_freed_memory(True) == sys.platform.startswith("linux")
 
 
+RECOMPUTED = """
+import resource, sys
+sys.path.insert(0, {root!r})
+import tensorflow.compat.v1 as tf
+import host_allocator, modeling
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
+
+host_allocator.keep_freed_memory(False)
+config = modeling.AlbertConfig(vocab_size=100, hidden_size=768, num_hidden_layers=12,
+                               num_attention_heads=12, intermediate_size=3072)
+inputs = tf.get_variable("inputs", [4, 512, 768], initializer=tf.random_normal_initializer())
+output = modeling.encoder(inputs + 0.0, tf.zeros([4, 1, 1, 512]), config,
+                          modeling.Rates(0.0, 0.0, 0), training=True, recompute=True)[-1]
+gradients = [tf.reduce_sum(gradient) for gradient in tf.gradients(
+    tf.reduce_sum(tf.square(output)), tf.trainable_variables())]
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    before = peak()
+    session.run(gradients)
+    print(before, peak())
+"""
+
+
+def test_recomputed_layers_stay_within_700_megabytes():
+    """12 layers, hidden size 768, batch 4, length 512: keeping all of it takes more than 2 GB."""
+    output = subprocess.check_output([sys.executable, "-c", RECOMPUTED.format(root=ROOT)])
+    before, peak = map(float, output.decode("utf-8").split())
+    assert peak - before < 500
+    if tf.__version__.startswith("1."):  # TensorFlow 2 takes some 200 MB more before any step
+        assert peak < 700
+
+
 @pytest.mark.parametrize("flags", ["", "--recompute=true --micro_batch_size=8"])
 def test_estimate_is_near_the_measured_peak(flags):
     """Within a third, for tiny at batch 32; benchmarks/pretraining.py shows more."""

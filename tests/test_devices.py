@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -141,6 +142,18 @@ def test_two_machines_give_the_weights_of_one(small_config, records, five_steps,
     assert "2 machines with 1 x CPU" in outputs[0] and "this is machine 1 of 0-1" in outputs[1]
     assert "mlm_accuracy = " in outputs[0] and "mlm_accuracy = " not in outputs[1]
     assert_same_weights(weights_of(tmp_path), weights_of(five_steps))
+
+
+def test_a_machine_that_is_told_to_go_ends_the_run_on_all(small_config, records, tmp_path):
+    machines = start_machines(2, *arguments(small_config, records, tmp_path, num_train_steps=5000,
+                                            num_warmup_steps=50, save_checkpoints_steps=2000))
+    for line in machines[1].stdout:
+        if b"step 3/5000" in line:
+            machines[1].send_signal(signal.SIGTERM)
+            break
+    codes, outputs = finish(machines)
+    assert codes == [128 + signal.SIGTERM] * 2, outputs
+    assert 3 <= weights_of(tmp_path)["global_step"] < 2000
 
 
 def test_place_in_cluster():

@@ -60,10 +60,12 @@ def assert_equal_steps(one, other, tolerance=1e-6):
         np.testing.assert_allclose(gradient, other[1][name], rtol=0, atol=tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("changes", [
+ARCHITECTURES = [
     {}, {"ln_type": "preln"}, {"embedding_style": "google", "num_hidden_groups": 2},
-    {"parameter_sharing": "none"}, {"parameter_sharing": "attention"},
-    {"parameter_sharing": "ffn"}], ids=str)
+    {"parameter_sharing": "none"}, {"parameter_sharing": "attention"}, {"parameter_sharing": "ffn"}]
+
+
+@pytest.mark.parametrize("changes", ARCHITECTURES, ids=str)
 def test_gradients_do_not_depend_on_micro_batches_or_recomputation(changes):
     config = toy_model(**changes)
     whole = step(config, ROWS)
@@ -72,6 +74,40 @@ def test_gradients_do_not_depend_on_micro_batches_or_recomputation(changes):
     if not changes:
         assert_equal_steps(whole, step(config, 1))
         assert_equal_steps(whole, step(config, ROWS, "true"))
+
+
+@pytest.mark.parametrize("changes", ARCHITECTURES, ids=str)
+def test_handed_on_weights_have_the_plain_gradients(changes):
+    with tf.Graph().as_default(), tf.Session() as session:
+        ids = tf.constant(toy_batch()["input_ids"])
+        found = []
+        for training in (False, True):
+            model = modeling.AlbertModel(toy_model(**changes), ids, training=training)
+            found.append(tf.gradients(tf.reduce_sum(tf.square(model.sequence_output[:, 1])),
+                                      tf.trainable_variables()))
+        session.run(tf.global_variables_initializer())
+        plain, handed_on = session.run([[tf.convert_to_tensor(g) for g in gradients if g is not None]
+                                        for gradients in found])
+        assert len(plain) == len(handed_on) > 16
+        for one, other in zip(plain, handed_on):
+            np.testing.assert_allclose(other, one, rtol=0, atol=1e-6 * max(1.0, np.abs(one).max()))
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_one_sum_of_a_shared_weights_gradients_is_kept(recompute):
+    """No sum waits for the gradients of all layers: each has those of one layer and of the rest."""
+    config = toy_model(num_hidden_layers=4)
+    with tf.Graph().as_default() as graph:
+        model = modeling.AlbertModel(config, tf.constant(toy_batch()["input_ids"]), training=True,
+                                     recompute=recompute)
+        kernel, = [v for v in tf.trainable_variables()
+                   if v.op.name.endswith("intermediate/dense/kernel")]
+        tf.gradients(model.pooled_output, kernel)
+        sums = [op for op in graph.get_operations() if op.type == "AddN"
+                and op.outputs[0].shape == kernel.shape]
+        assert [len(op.inputs) for op in sums] == [2] * 3
+        for op in sums[:-1]:  # the layer below waits for it
+            assert any(op in reader.control_inputs for reader in graph.get_operations())
 
 
 @pytest.mark.parametrize("changes", [{}, {"ln_type": "preln"}], ids=str)
