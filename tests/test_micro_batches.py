@@ -86,8 +86,8 @@ def test_handed_on_weights_have_the_plain_gradients(changes):
             found.append(tf.gradients(tf.reduce_sum(tf.square(model.sequence_output[:, 1])),
                                       tf.trainable_variables()))
         session.run(tf.global_variables_initializer())
-        plain, handed_on = session.run([[tf.convert_to_tensor(g) for g in gradients if g is not None]
-                                        for gradients in found])
+        plain, handed_on = session.run([
+            [tf.convert_to_tensor(g) for g in gradients if g is not None] for gradients in found])
         assert len(plain) == len(handed_on) > 16
         for one, other in zip(plain, handed_on):
             np.testing.assert_allclose(other, one, rtol=0, atol=1e-6 * max(1.0, np.abs(one).max()))
