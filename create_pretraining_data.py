@@ -160,15 +160,18 @@ def create(run, paths, work):
     settings = shard_settings(run, num_bytes)
     chosen = parse_range(run.shard_range, settings.num_shards)
     spans = corpus.make_spans(plain)
+    maker = shards.ShardMaker(settings, run.vocab_file, (work, plain, len(spans)))
+    label = range_label(run.shard_range)
+    if not run.overwrite:
+        manifest.check_settings(run.output_file, describe_output(maker, paths, num_bytes), label)
     num_documents, checksums = index_spans(corpus.Indexer(
         work, paths, settings.input_encoding, settings.random_seed, settings.num_shards),
         spans, workers)
     if not num_documents:
         raise cli.UserError("--input_file: {} holds blank lines only".format(run.input_file))
-    maker = shards.ShardMaker(settings, run.vocab_file, (work, plain, len(spans)))
     progress = manifest.Progress(
         run.output_file, describe_output(maker, paths, num_bytes, checksums), run.overwrite,
-        range_label(run.shard_range), chosen)
+        label, chosen)
     make_shards(maker, progress, chosen, workers, run.show_examples)
     totals = collections.Counter()
     for shard in chosen:

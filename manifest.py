@@ -114,6 +114,34 @@ def _shortly(value):
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def notes_of(output_file, label=""):
+    """Where an output's making is noted: its manifest, and the hidden file of a run under way."""
+    return manifest_path(output_file), hidden_path(output_file, label + ".progress.json")
+
+
+def difference_to(old, identity):
+    """first_difference of a note and an identity, by the identity's keys."""
+    return first_difference({key: old.get(key) for key in identity}, identity)
+
+
+def refuse(output_file, difference):
+    """Raises UserError for an output that is there and was made in another way."""
+    raise cli.UserError("{} was made with other settings: {}; --overwrite replaces it".format(
+        output_file, difference))
+
+
+def check_settings(output_file, identity, label=""):
+    """Raises UserError where an output that is there was made with other settings.
+
+    For before the text is read: identity lacks its checksum.
+    """
+    for old in filter(None, map(read_json, notes_of(output_file, label))):
+        old.get("input", {}).pop("checksum", None)
+        difference = difference_to(old, json.loads(json.dumps(identity)))
+        if difference:
+            refuse(output_file, difference)
+
+
 class Progress(object):
     """Which shards of an output exist, with their counts, for runs that go on.
 
@@ -134,15 +162,16 @@ class Progress(object):
         self.num_shards = self.identity["settings"]["num_shards"]
         self.chosen = range(self.num_shards) if chosen is None else chosen
         self.shards = {}
-        self._path = hidden_path(output_file, label + ".progress.json")
-        for path in (manifest_path(output_file), self._path):
+        notes = notes_of(output_file, label)
+        self._path = notes[-1]
+        for path in notes:
             self._take_over(path, read_json(path), overwrite)
         self._refuse_strangers(overwrite)
 
     def _take_over(self, path, old, overwrite):
         if old is None:
             return
-        difference = self._difference(old)
+        difference = difference_to(old, self.identity)
         if difference is None:
             self.shards.update(self._present(old))
         elif overwrite:
@@ -151,11 +180,7 @@ class Progress(object):
                 _remove(shard_path(self.output_file, shard, count))
             _remove(path)
         else:
-            raise cli.UserError("{} was made with other settings: {}; --overwrite replaces it"
-                                .format(self.output_file, difference))
-
-    def _difference(self, old):
-        return first_difference({key: old.get(key) for key in self.identity}, self.identity)
+            refuse(self.output_file, difference)
 
     def _present(self, old):
         """{shard: counts} of the noted shards whose files are there, or that have no instance."""
@@ -199,7 +224,7 @@ class Progress(object):
         Shards that other runs with the same settings have noted meanwhile stay in it.
         """
         old = read_json(manifest_path(self.output_file))
-        noted = {} if old is None or self._difference(old) else self._present(old)
+        noted = {} if old is None or difference_to(old, self.identity) else self._present(old)
         noted.update(self.shards)
         totals = collections.Counter()
         for counts in noted.values():

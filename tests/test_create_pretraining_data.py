@@ -377,3 +377,11 @@ def test_an_output_that_cannot_be_written_fails_clearly(toy_vocab, toy_corpus, t
     write_text(tmp_path / "file", "x")
     with pytest.raises(cli.UserError, match="--output_file=.*file"):
         create(toy_vocab, toy_corpus, tmp_path / "file" / "tf.tfrecord")
+
+
+def test_other_settings_are_refused_before_the_text_is_read(toy_vocab, tmp_path, monkeypatch):
+    text = write_text(tmp_path / "a.txt", "\n".join(TOY_SENTENCES))
+    create(toy_vocab, text, tmp_path / "tf.tfrecord")
+    monkeypatch.setattr(create_pretraining_data, "index_spans", None)  # fails when it is called
+    with pytest.raises(cli.UserError, match="settings.dupe_factor was .*, now 3; --overwrite"):
+        create(toy_vocab, text, tmp_path / "tf.tfrecord", dupe_factor=3)
