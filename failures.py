@@ -8,6 +8,7 @@ import re
 
 import tensorflow.compat.v1 as tf
 
+from checkpoints import newest_checkpoint
 from cli import UserError
 
 NOT_WRITABLE = re.compile(
@@ -31,7 +32,7 @@ def explained(output_dir, find_damage=None):
         words = first_line(error)
         if NOT_WRITABLE.search(str(error)):
             raise UserError("--output_dir {!r} cannot be written any more: {}; the last complete "
-                            "checkpoint is {}".format(output_dir, words, tf.train.latest_checkpoint(
+                            "checkpoint is {}".format(output_dir, words, newest_checkpoint(
                                 output_dir))) from None
         damaging = (tf.errors.DataLossError, tf.errors.InvalidArgumentError)
         if find_damage and isinstance(error, damaging):

@@ -13,6 +13,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
+import checkpoints
 from cli import UserError
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -111,23 +112,24 @@ class FiniteHook(tf.train.SessionRunHook):
             return
         bad = [name for name, finite in zip(self.names, found["finite"]) if not finite]
         raise UserError(
-            "step {}: not finite at learning rate {:.3g}: {}{}; the update was left out, the last "
-            "good checkpoint is {}. Try a lower --learning_rate or a longer warm-up".format(
+            "step {}: not finite at learning rate {:.3g}: {}{}; the update was left out, {}".format(
                 int(found["step"]) + 1, float(found["rate"]),
                 ", ".join(name if name == "loss" else "gradient of " + name for name in bad[:3]),
                 " and %d more" % (len(bad) - 3) if len(bad) > 3 else "",
-                tf.train.latest_checkpoint(self.output_dir)))
+                what_next(self.output_dir)))
 
 
-class StalledHook(tf.train.SessionRunHook):
-    """Raises UserError after a TPU's loop of which no step was finite.
+class LoopHook(tf.train.SessionRunHook):
+    """Between two loops of a TPU: UserError if no step of the last was finite; the wish to end.
 
-    Such a step changes nothing and is not counted; a single one is left out in silence, as the host
-    looks at the TPU between two loops only.
+    A step that is not finite changes nothing and is not counted. A single one is left out, as the
+    host looks at the TPU between two loops only.
     """
 
-    def __init__(self, output_dir):
+    def __init__(self, output_dir, told):
+        """told: Termination."""
         self.output_dir = output_dir
+        self.told = told
 
     def after_create_session(self, session, coord):
         self.done = int(session.run(tf.train.get_global_step()))
@@ -135,10 +137,16 @@ class StalledHook(tf.train.SessionRunHook):
     def after_run(self, run_context, run_values):
         former, self.done = self.done, int(run_context.session.run(tf.train.get_global_step()))
         if self.done == former:
-            raise UserError(
-                "after step {} no step of a whole loop had a finite loss and finite gradients; the "
-                "last good checkpoint is {}. Try a lower --learning_rate or a longer warm-up"
-                .format(former, tf.train.latest_checkpoint(self.output_dir)))
+            raise UserError("after step {} no step of a whole loop had a finite loss and finite "
+                            "gradients; {}".format(former, what_next(self.output_dir)))
+        if self.told.requested:
+            run_context.request_stop()
+
+
+def what_next(output_dir):
+    """The end of a message about steps that are not finite."""
+    return ("the last good checkpoint is {}. Try a lower --learning_rate or a longer "
+            "warm-up".format(checkpoints.newest_checkpoint(output_dir)))
 
 
 class TerminationHook(tf.train.SessionRunHook):

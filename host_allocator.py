@@ -11,7 +11,7 @@ import ctypes
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -3, -4, -8  # as in malloc.h
 GIVE_BACK_BYTES = 2 ** 22
-NEVER = 2 ** 31 - 1
+NEVER = -1  # turns trimming off
 MANY = 65536  # malloc's own limit of pieces that come from the system one by one
 
 

@@ -6,12 +6,53 @@ the names of the public checkpoints, and reused where the scope says so.
 Letters for dimensions as in modeling.py; M stands for any product of leading dimensions.
 """
 
+import functools
 import math
 import zlib
 
 import tensorflow.compat.v1 as tf
 
 LAYER_NORM_EPSILON = 1e-12
+
+
+@tf.RegisterGradient("ByHand")
+def gradient_by_hand(operation, dy, *unused):
+    """What the function behind the operation gave as its gradient, see by_hand."""
+    del unused
+    return [None] + list(operation.graph.gradients_by_hand[operation.name](dy))
+
+
+def by_hand(function):
+    """Decorates function(*inputs) -> (output, its gradient), to return the output alone.
+
+    gradient(dy) gives those of the inputs. tf.custom_gradient would keep every graph it was ever
+    used in.
+    """
+    @functools.wraps(function)
+    def differentiable(*inputs):
+        output, gradient = function(*inputs)
+        graph = tf.get_default_graph()
+        with graph.gradient_override_map({"IdentityN": "ByHand"}):
+            output = tf.identity_n([output] + list(inputs))[0]
+        if not hasattr(graph, "gradients_by_hand"):
+            graph.gradients_by_hand = {}
+        graph.gradients_by_hand[output.op.name] = gradient
+        return output
+    return differentiable
+
+
+def zero_after(tensor):
+    """A scalar 0 that is known when the tensor is, and to no compiler before.
+
+    What is computed from it is computed later, and not merged with the same computed before. XLA
+    heeds no control dependency.
+    """
+    return tf.minimum(tf.abs(tf.reshape(tensor, [-1])[0]), 0.0)  # [M] -> scalar
+
+
+def later(seed, after):
+    """The int32 scalar seed, but not before the tensor `after` is there; that may be None."""
+    return seed if after is None else seed + tf.cast(zero_after(after), tf.int32)
 
 
 def matrix(name, shape, config):
@@ -26,9 +67,9 @@ def seed_of(name):
     return zlib.crc32("/".join([tf.get_variable_scope().name, name]).encode("utf-8")) & 0x7FFFFFFF
 
 
-def vector(name, size, value=0.0):
+def vector(name, size, value=0.0, dtype=None):
     """The variable `name` of the current scope, [size], filled with `value` at first."""
-    return tf.get_variable(name, [size], initializer=tf.constant_initializer(value))
+    return tf.get_variable(name, [size], dtype, initializer=tf.constant_initializer(value))
 
 
 def dense(x, width, config, scope="dense"):
@@ -57,13 +98,12 @@ def matmul_last(x, kernel):
 def layer_norm(x, scope=None):
     """Norms the last axis of x to mean 0 and variance 1, then scales and shifts it."""
     with tf.variable_scope((scope + "/" if scope else "") + "LayerNorm"):
-        beta = vector("beta", shape_list(x)[-1])
-        gamma = vector("gamma", shape_list(x)[-1], 1.0)
-    normed = normalize(*[tf.cast(tensor, tf.float32) for tensor in (x, gamma, beta)])
-    return tf.cast(normed, x.dtype)
+        beta = vector("beta", shape_list(x)[-1], dtype=tf.float32)
+        gamma = vector("gamma", shape_list(x)[-1], 1.0, tf.float32)
+    return tf.cast(normalize(tf.cast(x, tf.float32), gamma, beta), x.dtype)
 
 
-@tf.custom_gradient
+@by_hand
 def normalize(x, gamma, beta):
     """Layer norm of x [..., W] with its gradient by hand: keeps x normed and a number a row."""
     mean = tf.reduce_mean(x, axis=-1, keepdims=True)  # [..., 1]
@@ -81,10 +121,14 @@ def normalize(x, gamma, beta):
     return normed * gamma + beta, gradient
 
 
-def dropout(x, rate, seed, site, index=0):
-    """Drops x's elements at `rate`; equal seed, site and layer index drop the same ones."""
+def dropout(x, rate, seed, site, index=0, after=None):
+    """Drops x's elements at `rate`; equal seed, site and layer index drop the same ones.
+
+    after: a tensor that is to be there before they are drawn, or None.
+    """
     if rate == 0.0:
         return x
+    seed = later(seed, after)
     sites = ("embeddings", "weights", "attention", "output", "classifier")
     place = index * len(sites) + sites.index(site)
     uniform = tf.random.stateless_uniform(tf.shape(x), tf.stack([seed, place]))
@@ -98,22 +142,22 @@ def attend_to(query, key, value, bias, drop):
     arXiv 2205.14135, appendix B.2).
 
     Args:
-      query, key, value: [B, N, S, D].
+      query: [B, N, S, D], or of some positions alone.
+      key, value: [B, N, S, D].
       bias: [B, 1, 1, S], without a gradient.
       drop: the dropout of the weights P. It is linear, so its gradient is itself.
     """
-    @tf.custom_gradient
+    @by_hand
     def attention(query, key, value):
         weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + bias)  # [B, N, S, S]
         context = tf.matmul(drop(weights), value)  # [B, N, S, D]
 
         def gradient(dy):
-            with tf.control_dependencies([dy]):  # later, or it would be kept from the forward pass
-                dropped = drop(weights)
             slope = tf.reduce_sum(context * dy, axis=-1, keepdims=True)  # [B, N, S, 1]
-            scores = weights * (drop(tf.matmul(dy, value, transpose_b=True)) - slope)
+            change = drop(tf.matmul(dy, value, transpose_b=True), after=dy)
+            scores = weights * (change - slope)
             return (tf.matmul(scores, key), tf.matmul(scores, query, transpose_a=True),
-                    tf.matmul(dropped, dy, transpose_a=True))
+                    tf.matmul(drop(weights, after=dy), dy, transpose_a=True))
 
         return context, gradient
 
@@ -126,7 +170,7 @@ def activation(config):
             "tanh": tf.tanh}[config.hidden_act]
 
 
-@tf.custom_gradient
+@by_hand
 def gelu(x):
     """Gaussian error linear unit in its tanh form (arXiv 1606.08415); keeps only its slope.
 
@@ -138,7 +182,7 @@ def gelu(x):
     square = tf.square(x)
     gate = tf.sigmoid(x * (a + b * square))
     slope = gate + tf.raw_ops.SigmoidGrad(y=gate, dy=x * (a + 3.0 * b * square))
-    return x * gate, lambda dy: dy * slope
+    return x * gate, lambda dy: [dy * slope]
 
 
 def gelu_erf(x):

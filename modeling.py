@@ -24,6 +24,7 @@ from layers import (
     dense,
     dropout,
     gather_positions,
+    later,
     layer_norm,
     look_up,
     matmul_last,
@@ -151,7 +152,8 @@ class AlbertModel(object):
 
     Attributes:
       embedding_table [V, E], embedding_projection [E, H], embedding_output [B, S, H],
-      all_encoder_layers: L tensors [B, S, H], sequence_output [B, S, H], pooled_output [B, H].
+      all_encoder_layers: L tensors [B, S, H], sequence_output [B, S, H], pooled_output [B, H];
+      with `positions` the last layer and sequence_output are [B, 1+P, H].
     """
 
     def __init__(self, config, input_ids, input_mask=None, segment_ids=None, training=False,
@@ -168,7 +170,7 @@ class AlbertModel(object):
           one_hot_embeddings: bool, look words up by a matrix product, which a TPU prefers.
           recompute: bool, keep only each layer's input for the gradient: a third more work.
           positions: int32 [B, P], the only ones beside 0 whose output is wanted: the last layer
-            computes no others, and sequence_output is [B, 1+P, H]. Default: all.
+            computes no others. Default: all.
         Raises:
           UserError: S is known before the run and above max_position_embeddings.
         """
@@ -176,10 +178,8 @@ class AlbertModel(object):
         if isinstance(length, int) and length > config.max_position_embeddings:
             raise UserError("sequence length {} is above the config's max_position_embeddings "
                             "{}".format(length, config.max_position_embeddings))
-        if input_mask is None:
-            input_mask = tf.ones_like(input_ids)
-        if segment_ids is None:
-            segment_ids = tf.zeros_like(input_ids)
+        input_mask = tf.ones_like(input_ids) if input_mask is None else input_mask
+        segment_ids = tf.zeros_like(input_ids) if segment_ids is None else segment_ids
         rates = Rates(config.hidden_dropout_prob if training else 0.0,
                       config.attention_probs_dropout_prob if training else 0.0, dropout_seed)
         self.config = config
@@ -190,16 +190,14 @@ class AlbertModel(object):
             embed = embed_google if config.embedding_style == "google" else embed_albert_zh
             self.embedding_output, self.embedding_projection = embed(
                 words, segment_ids, config, rates)
-            attention_bias = tf.reshape(
-                (1.0 - tf.cast(input_mask, words.dtype)) * MASKED_SCORE,
-                [batch, 1, 1, length])  # [B, 1, 1, S]
+            bias = (1.0 - tf.cast(input_mask, words.dtype)) * MASKED_SCORE
+            bias = tf.reshape(bias, [batch, 1, 1, length])  # [B, 1, 1, S]
             with tf.variable_scope("encoder"):
                 self.all_encoder_layers = encoder(
-                    self.embedding_output, attention_bias, config, rates, training, recompute,
-                    positions)
+                    self.embedding_output, bias, config, rates, training, recompute, positions)
             self.sequence_output = self.all_encoder_layers[-1]
             with tf.variable_scope("pooler"):
-                first_token = self.sequence_output[:, 0, :]
+                first_token = self.sequence_output[:, 0]
                 self.pooled_output = tf.tanh(dense(first_token, config.hidden_size, config))
 
     def output_at(self, positions):
@@ -284,11 +282,12 @@ def layer_scopes(index, config):
     return LayerScopes(layer + "/attention", layer + "/intermediate", layer + "/output")
 
 
-def transformer_layer(x, attention_bias, config, rates, index, positions=None):
+def transformer_layer(x, attention_bias, config, rates, index, positions=None, after=None):
     """Self-attention, then feed-forward, each with its residual: [B, S, H] -> [B, S, H].
 
-    With positions [B, P], only position 0 and these are carried on: [B, 1+P, H].
+    With positions [B, P] only 0 and these are carried on, [B, 1+P, H]; `after`: see layers.later.
     """
+    rates = rates._replace(seed=later(rates.seed, after))
     scopes = layer_scopes(index, config)
 
     def rows(y):
@@ -325,7 +324,7 @@ def self_attention(x, source, attention_bias, config, rates, scope, index):
         query *= 1.0 / math.sqrt(hidden // heads)
         drop = functools.partial(dropout, rate=rates.attention, seed=rates.seed, site="weights",
                                  index=index)
-        context = merge_heads(attend_to(query, key, value, attention_bias, drop))  # [B, S, H]
+        context = merge_heads(attend_to(query, key, value, attention_bias, drop))  # [B, S, H], as x
         return dense(context, hidden, config, "output/dense")
 
 

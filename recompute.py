@@ -8,19 +8,18 @@ takes its turn only when the gradients of those above are one sum. With recomput
 its input alone, and computes the rest once more (Chen et al., arXiv 1604.06174).
 """
 
-import itertools
-
 import tensorflow.compat.v1 as tf
 
-NUMBERS = itertools.count()  # a gradient is registered once in a process, under a name of its own
+from layers import by_hand, zero_after
 
 
 def chained(function, x, weights, recompute):
     """function(x) as one layer of a chain.
 
     Args:
-      function: from a tensor to a tensor. It reads variables by tf.get_variable, draws random
-        numbers by seed only, and has gradients with respect to x and these variables alone.
+      function: from a tensor to a tensor. It reads variables by tf.get_variable and has gradients
+        with respect to x and these variables alone. It draws random numbers by seed only, and not
+        before its argument `after`, a tensor or None.
       x: tensor.
       weights: dict variable name -> float32 value, empty at first and the same for all layers of
         a chain.
@@ -28,7 +27,7 @@ def chained(function, x, weights, recompute):
     """
     scope = tf.get_variable_scope()
 
-    def run(x, known):
+    def run(x, known, after=None):
         names = []
 
         def read(getter, name, *args, **kwargs):
@@ -39,23 +38,22 @@ def chained(function, x, weights, recompute):
             return tf.cast(known[name], dtype)
 
         with tf.variable_scope(scope, reuse=tf.AUTO_REUSE, custom_getter=read):
-            return function(x), names
+            return function(x, after=after), names
 
-    gradient_name = "Recomputed_{}".format(next(NUMBERS))
-
-    @tf.RegisterGradient(gradient_name)
-    def differentiate(operation, dy, *unused):
-        del unused
-        with tf.control_dependencies([dy]):  # no sooner than the gradient arrives here
-            kept = [tf.stop_gradient(tf.identity(tensor)) for tensor in operation.inputs[1:]]
-        again, _ = run(kept[0], dict(zip(names, kept[1:])))
-        return [None] + tf.gradients(again, kept, dy)
+    @by_hand
+    def recomputed(x, *values):
+        def gradient(dy):
+            kept = [tf.stop_gradient(tensor) for tensor in (x + zero_after(dy),) + values]
+            again, _ = run(kept[0], dict(zip(names, kept[1:])), after=dy)
+            return tf.gradients(again, kept, dy)
+        return y, gradient
 
     y, names = run(x, weights)
     values = [weights[name] for name in names]
     if recompute:
-        y = identities([y, x] + values, gradient_name)[0]
-    y, *values = identities([y] + values, "InTurn")
+        y = recomputed(x, *values)
+    with tf.get_default_graph().gradient_override_map({"IdentityN": "InTurn"}):
+        y, *values = tf.identity_n([y] + values)
     weights.update(zip(names, values))
     return y
 
@@ -67,9 +65,3 @@ def in_turn(operation, dy, *sums):
     sums = [None if total.op.type == "ZerosLike" else total for total in sums]  # none is above
     with tf.control_dependencies([total for total in sums if total is not None]):
         return [tf.identity(dy)] + sums
-
-
-def identities(tensors, gradient_name):
-    """The tensors unchanged, with the gradient that is registered under the name."""
-    with tf.get_default_graph().gradient_override_map({"IdentityN": gradient_name}):
-        return tf.identity_n(tensors)

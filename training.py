@@ -43,8 +43,8 @@ def define_flags(flag_values, max_seq_length, train_batch_size, learning_rate,
     integer("train_batch_size", train_batch_size[0],
            "Sequences in a step, over all devices. Default: {}.".format(train_batch_size[1]))
     integer("eval_batch_size", 32,
-           "Sequences in an evaluation step; the result does not depend on it. Default: fits any "
-           "device.")
+           "Sequences in an evaluation step; the result does not depend on it. Default: fits all "
+           "but the largest models anywhere.")
     real("learning_rate", learning_rate[0],
            "Highest learning rate. Default: {}.".format(learning_rate[1]))
     integer("save_checkpoints_steps", save_checkpoints_steps[0],
@@ -145,13 +145,13 @@ def train_spec(run, loss, scalars, plan, tokens=None, **optimizer):
     """
     update = optimization.create_optimizer(loss, run.learning_rate, use_tpu=run.use_tpu,
                                            **optimizer)
-    if run.use_tpu:
-        return tpu_train_spec(run, loss, scalars, plan, update)
-    initialize(plan)
-    # A loss that is not finite is FiniteHook's to report, not the Estimator's own hook's.
+    # A loss that is not finite is for the hooks here to report, not for the Estimator's own.
     shown = tf.where(tf.is_finite(loss), loss, tf.zeros_like(loss))
-    watching = training_hooks(run, update, collections.OrderedDict([("loss", loss)], **scalars),
-                              tokens, optimizer["num_train_steps"])
+    scalars = collections.OrderedDict([("loss", loss)], **scalars)
+    if run.use_tpu:
+        return tpu_train_spec(run, shown, scalars, plan, update)
+    initialize(plan)
+    watching = training_hooks(run, update, scalars, tokens, optimizer["num_train_steps"])
     # Given here: with several machines the Estimator makes none unless it writes summaries too.
     saving = tf.train.CheckpointSaverHook(run.output_dir, save_steps=run.save_checkpoints_steps)
     return tf.estimator.EstimatorSpec(
@@ -159,15 +159,10 @@ def train_spec(run, loss, scalars, plan, tokens=None, **optimizer):
         training_chief_hooks=[saving])
 
 
-def tpu_train_spec(run, loss, scalars, plan, update):
+def tpu_train_spec(run, shown, scalars, plan, update):
     """The spec of a training step on a TPU: the host writes the scalars, and watches the count."""
-    def scaffold():
-        initialize(plan)
-        return tf.train.Scaffold()
-
-    watched = collections.OrderedDict([("loss", loss)], **scalars)
-    watched = collections.OrderedDict(zip(watched, devices.mean_over_devices(
-        watched.values(), use_tpu=True)))
+    watched = collections.OrderedDict(zip(scalars, devices.mean_over_devices(
+        scalars.values(), use_tpu=True)))
     watched.update(
         learning_rate=update.learning_rate, gradient_norm=update.gradient_norm,
         trust_ratio=update.trust_ratio,
@@ -176,20 +171,29 @@ def tpu_train_spec(run, loss, scalars, plan, update):
         watched["step"] = tf.identity(tf.train.get_global_step().read_value())
     to_host = {name: tf.reshape(value, [1]) for name, value in watched.items()}  # [1] of each core
     return tf.estimator.tpu.TPUEstimatorSpec(
-        tf.estimator.ModeKeys.TRAIN, loss=loss, train_op=update.op, scaffold_fn=scaffold,
+        tf.estimator.ModeKeys.TRAIN, loss=shown, train_op=update.op,
+        scaffold_fn=functools.partial(initialized_scaffold, plan),
         host_call=(functools.partial(write_scalars, run.output_dir, run.log_every_steps), to_host),
-        training_hooks=[hooks.StalledHook(run.output_dir)])
+        training_hooks=[hooks.LoopHook(run.output_dir, TERMINATION)])
+
+
+def initialized_scaffold(plan):
+    """initialize(plan) on a TPU's host; returns the Scaffold that its Estimator asks for."""
+    initialize(plan)
+    return tf.train.Scaffold()
 
 
 def write_scalars(output_dir, every_steps, step, **scalars):
     """Ops that write the scalars, each given as [cores], of every few steps to an event file.
 
-    A step that was left out is written too.
+    Of a step that was left out nothing is written but left_out = 1.
     """
-    step = step[0]
-    wanted = tf.logical_or(tf.equal(step % every_steps, 0), scalars["left_out"][0] > 0.0)
+    step, left_out = step[0], scalars["left_out"][0] > 0.0
+    wanted = tf.equal(step % every_steps, 0)
     with summary.create_file_writer(output_dir).as_default():  # the Estimator initialises it
-        with summary.record_if(wanted):
+        with summary.record_if(tf.logical_or(wanted, left_out)):
+            summary.scalar("left_out", tf.reduce_mean(scalars.pop("left_out")), step=step)
+        with summary.record_if(tf.logical_and(wanted, tf.logical_not(left_out))):
             for name, values in sorted(scalars.items()):
                 summary.scalar(name, tf.reduce_mean(values), step=step)
     return tf.summary.all_v2_summary_ops()
@@ -214,7 +218,8 @@ def eval_spec(run, loss, metric_function, tensors, plan=None):
     """The spec of an evaluation; metric_function(*tensors) gives tf.metrics by name."""
     if run.use_tpu:
         return tf.estimator.tpu.TPUEstimatorSpec(
-            tf.estimator.ModeKeys.EVAL, loss=loss, eval_metrics=(metric_function, tensors))
+            tf.estimator.ModeKeys.EVAL, loss=loss, eval_metrics=(metric_function, tensors),
+            scaffold_fn=functools.partial(initialized_scaffold, plan))
     initialize(plan)
     return tf.estimator.EstimatorSpec(tf.estimator.ModeKeys.EVAL, loss=loss,
                                       eval_metric_ops=metric_function(*tensors))
@@ -227,7 +232,9 @@ def predict_spec(run, predictions, plan=None):
     """
     mode = tf.estimator.ModeKeys.PREDICT
     if run.use_tpu:
-        return tf.estimator.tpu.TPUEstimatorSpec(mode, predictions=predictions)
+        return tf.estimator.tpu.TPUEstimatorSpec(
+            mode, predictions=predictions,
+            scaffold_fn=functools.partial(initialized_scaffold, plan))
     initialize(plan)
     weights = tf.trainable_variables()
     scaffold = tf.train.Scaffold(

@@ -13,7 +13,9 @@ import collections
 import functools
 import json
 import os
+import re
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,10 +32,12 @@ import cli  # noqa: E402
 import device_memory  # noqa: E402
 import devices  # noqa: E402
 import host_allocator  # noqa: E402
+import micro_batches  # noqa: E402
 import modeling  # noqa: E402
 import precision  # noqa: E402
 import run_pretraining  # noqa: E402
 
+CASE = re.compile(r"(tiny|base|large|xlarge|xxlarge)(:[1-9]\d*){3}$")
 MATRIX = 2048  # rows and columns of the plain matrix product
 HEADER = ("| TensorFlow | model, batch, length, predictions | flags | steps/s | tokens/s | "
           "CPU-s a step | peak MB | estimate MB | of matmul |")
@@ -77,14 +81,18 @@ def random_batch(config, batch_size, length, predictions):
 
 
 def model_flops(config, batch_size, length, predictions):
-    """Floating-point operations of the matrix products of a step, without any recomputation."""
+    """Floating-point operations of the matrix products of a step, without any recomputation.
+
+    The last layer computes the masked positions and [CLS] only, but key and value of all.
+    """
     hidden = config.hidden_size
-    layer = length * (4 * hidden * hidden + 2 * hidden * config.intermediate_size
-                      + 2 * length * hidden)
+    key_and_value = 2 * hidden * hidden
+    others = key_and_value + 2 * hidden * config.intermediate_size + 2 * length * hidden
+    layers = (config.num_hidden_layers * length * key_and_value
+              + ((config.num_hidden_layers - 1) * length + 1 + predictions) * others)
     head = predictions * (hidden * hidden + config.embedding_size * (hidden + config.vocab_size))
     embeddings = length * config.embedding_size * hidden
-    forward = 2 * batch_size * (config.num_hidden_layers * layer + head + embeddings)
-    return 3 * forward  # the gradient takes two products for each one
+    return 3 * 2 * batch_size * (layers + head + embeddings)  # 3: a gradient takes two products
 
 
 def used():
@@ -126,8 +134,25 @@ def model_of(case):
 
 def lengths_of(case):
     """(batch, length, predictions) of a case."""
-    batch_size, length, predictions = case.split(":")[1:]
-    return int(batch_size), int(length), int(predictions)
+    return tuple(map(int, case.split(":")[1:]))
+
+
+def check_flags(flag_values):
+    """Raises UserError for what cannot be measured, before anything is."""
+    for case in flag_values.cases.split(","):
+        if not CASE.match(case):
+            raise cli.UserError("--cases: {!r} is not of the form model:batch:length:predictions "
+                                "with a model of albert_config, say tiny:32:128:20".format(case))
+    for name, least in (("steps", 1), ("warm_up", 0), ("repeat", 1)):
+        if getattr(flag_values, name) < least:
+            raise cli.UserError("--{} is {}, must be at least {}".format(
+                name, getattr(flag_values, name), least))
+    for python in flag_values.pythons.split(","):
+        if not shutil.which(python):
+            raise cli.UserError("--pythons: {!r} is no program".format(python))
+    if flag_values.devices and not re.match(r"\d+(\.\d+)?(,\d+(\.\d+)?)*$", flag_values.devices):
+        raise cli.UserError("--devices: {!r} is no list of numbers, say 12,24,80".format(
+            flag_values.devices))
 
 
 def settled_run(config, lengths, arguments):
@@ -140,8 +165,13 @@ def settled_run(config, lengths, arguments):
            + arguments)
     run = cli.settings_of(values)
     run_pretraining.check_run(run, config)
-    chosen = devices.choose(run.num_devices)
-    session_config = precision.configure(devices.session_config(chosen), run.precision, run.xla)
+    chosen = devices.choose(run.num_devices or 1)
+    if chosen.strategy or run.use_tpu:
+        raise cli.UserError("--settings: {} asks for more than one device, a row is measured on "
+                            "one".format(" ".join(arguments)))
+    micro_batches.check_micro_batch_size(run.micro_batch_size, run.train_batch_size)
+    session_config = precision.configure(devices.session_config(chosen, run.deterministic),
+                                         run.precision, run.xla)
     return run_pretraining.fitted(run, config, chosen, session_config), session_config
 
 
@@ -196,6 +226,7 @@ def print_capacities(cases, gigabytes):
 def main(flag_values):
     """Measures one row, or starts a process for each row and prints the table."""
     cases = flag_values.cases.split(",")
+    check_flags(flag_values)
     if flag_values.measure:
         sys.stdout.write(json.dumps(measure(
             flag_values.measure, flag_values.steps, flag_values.warm_up,

@@ -110,19 +110,25 @@ def test_one_sum_of_a_shared_weights_gradients_is_kept(recompute):
             assert any(op in reader.control_inputs for reader in graph.get_operations())
 
 
-@pytest.mark.parametrize("changes", [{}, {"ln_type": "preln"}], ids=str)
+@pytest.mark.parametrize("changes", [
+    {}, {"ln_type": "preln"}, {"embedding_style": "google", "num_hidden_groups": 2}], ids=str)
 def test_the_last_layer_computes_no_more_than_the_heads_look_at(changes):
     with tf.Graph().as_default(), tf.Session() as session:
         batch = {name: tf.constant(value) for name, value in toy_batch().items()}
         arguments = [batch[name] for name in ("input_ids", "input_mask", "segment_ids")]
         places = batch["masked_lm_positions"]
         config = toy_model(**changes)
-        whole = modeling.AlbertModel(config, *arguments)
-        short = modeling.AlbertModel(config, *arguments, positions=places)
+        models = [modeling.AlbertModel(config, *arguments, training=True, positions=chosen)
+                  for chosen in (None, places)]
+        outputs = [[model.pooled_output, model.output_at(places)] for model in models]
+        gradients = [tf.gradients([tf.square(output) for output in found],
+                                  tf.trainable_variables()) for found in outputs]
         session.run(tf.global_variables_initializer())
-        for one, other in ((whole.pooled_output, short.pooled_output),
-                           (whole.output_at(places), short.output_at(places))):
-            np.testing.assert_allclose(*session.run([one, other]), rtol=0, atol=1e-5)
+        for whole, short in zip(*session.run([
+                found + [tf.convert_to_tensor(slope) for slope in slopes]
+                for found, slopes in zip(outputs, gradients)])):
+            np.testing.assert_allclose(short, whole, rtol=1e-5, atol=1e-4)
+        short = models[1]
         assert short.sequence_output.shape.as_list() == [ROWS, 4, 32]
         with pytest.raises(ValueError, match="other positions"):
             short.output_at(places + 1)

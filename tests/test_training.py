@@ -220,17 +220,27 @@ def test_a_tpus_host_writes_the_scalars(tmp_path, monkeypatch):
             session.run([spec.train_op, written], {factor: value})
     found = plot_training.read_scalars(str(tmp_path))
     assert found["left_out"] == {2: 1.0, 4: 0.0}
-    assert found["half"][4] == found["loss"][4] / 2.0 != 0.0
+    assert set(found["loss"]) == {2, 4}
+    for step in (2, 4):
+        assert found["half"][step] == found["loss"][step] / 2.0 != 0.0
     assert set(found) == {"loss", "half", "left_out", "learning_rate", "gradient_norm",
                           "trust_ratio"}
 
 
-def test_a_tpus_loop_without_a_finite_step_ends_the_run(tmp_path):
+def test_a_tpus_loop_ends_the_run_without_a_finite_step_or_when_told(tmp_path):
     with tf.Graph().as_default():
         step = tf.train.get_or_create_global_step()
         more = tf.placeholder(tf.int64, [])
         loop = tf.assign_add(step, more)
-        with tf.train.SingularMonitoredSession([hooks.StalledHook(str(tmp_path))]) as session:
+        told = hooks.Termination()
+        hook = hooks.LoopHook(str(tmp_path), told)
+        with tf.train.SingularMonitoredSession([hook]) as session:
             session.run(loop, {more: 3})
             with pytest.raises(UserError, match="after step 3 no step.*last good checkpoint"):
                 session.run(loop, {more: 0})
+        with tf.train.SingularMonitoredSession([hook]) as session:
+            session.run(loop, {more: 3})
+            assert not session.should_stop()
+            told.requested = True
+            session.run(loop, {more: 3})
+            assert session.should_stop()

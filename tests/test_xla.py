@@ -1,10 +1,16 @@
 """The whole training step under XLA, whose rules are a TPU's: static shapes, no host in between."""
 
+import glob
+import os
+import re
+import subprocess
+import sys
 import types
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from conftest import ROOT
 from test_micro_batches import ROWS, toy_batch, toy_model
 
 import micro_batches
@@ -55,3 +61,38 @@ def test_a_compiled_step_is_the_plain_one(micro_batch_size, recompute, optimizer
     assert plain[0][2] < plain[0][0]
     np.testing.assert_allclose(compiled[0], plain[0], rtol=1e-3)
     np.testing.assert_allclose(compiled[1], plain[1], atol=1e-3)
+
+
+LAYERS = """
+import sys
+sys.path.insert(0, {root!r})
+import tensorflow.compat.v1 as tf
+import modeling
+
+config = modeling.AlbertConfig(vocab_size=9, hidden_size=32, num_hidden_layers=3,
+                               num_attention_heads=4, intermediate_size=64)
+
+def gradients(x):
+    y = modeling.encoder(x, tf.zeros([2, 1, 1, 16]), config, modeling.Rates(0.1, 0.1, 7),
+                         training=True, recompute={recompute})[-1]
+    return tf.gradients(tf.reduce_sum(tf.square(y)), tf.trainable_variables())
+
+with tf.Session() as session:
+    compiled = tf.xla.experimental.compile(gradients, [tf.ones([2, 16, 32])])
+    session.run(tf.global_variables_initializer())
+    session.run(compiled)
+"""
+
+
+def test_xla_does_not_merge_the_recomputation_with_the_first_pass(tmp_path):
+    products = []
+    for recompute in (False, True):
+        folder = str(tmp_path / str(recompute))
+        switches = "--xla_dump_to={} --xla_dump_hlo_as_text".format(folder)
+        subprocess.check_call([sys.executable, "-c", LAYERS.format(root=ROOT, recompute=recompute)],
+                              env=dict(os.environ, XLA_FLAGS=switches))
+        products.append(0)
+        for path in glob.glob(os.path.join(folder, "*after_optimizations.txt")):
+            with open(path, encoding="utf-8") as stream:
+                products[-1] += len(re.findall(r" dot\(", stream.read()))
+    assert products[1] == products[0] + 3 * 8  # Q, K, V, scores, context, output, two dense layers

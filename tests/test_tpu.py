@@ -1,0 +1,77 @@
+"""The graphs of a TPU with eight cores, built as its Estimator builds them; no TPU runs them here."""
+
+import types
+
+import pytest
+import tensorflow.compat.v1 as tf
+from tensorflow_estimator.python.estimator.tpu import tpu_context
+from test_micro_batches import toy_model
+from toy_records import write_toy_records
+
+import checkpoints
+import cli
+import hooks
+import pretraining_input
+import run_pretraining
+import training
+
+CORES = 8
+
+
+@pytest.fixture
+def eight_cores(monkeypatch):
+    """TensorFlow is told of a TPU that is not there."""
+    library = tpu_context.tpu_system_metadata_lib
+    metadata = getattr(library, "TPUSystemMetadata", None) or library._TPUSystemMetadata
+    found = metadata(num_cores=CORES, num_hosts=1, num_of_cores_per_host=CORES, topology=None,
+                     devices=[])
+    monkeypatch.setattr(library, "_query_tpu_system_metadata", lambda *args, **kwargs: found)
+
+
+def settings(folder, *more):
+    values = cli.flags.FlagValues()
+    run_pretraining.define_flags(values)
+    values(["run_pretraining.py", "--do_train", "--use_tpu", "--master=grpc://127.0.0.1:8470",
+            "--output_dir=" + str(folder), "--train_batch_size=32", "--eval_batch_size=16",
+            "--max_seq_length=16", "--max_predictions_per_seq=3", "--num_train_steps=4",
+            "--num_warmup_steps=1"] + list(more))
+    return cli.settings_of(values)
+
+
+@pytest.fixture
+def source(tmp_path):
+    return pretraining_input.peek([write_toy_records(tmp_path / "tf_toy.tfrecord", 70)], 16, 3)
+
+
+@pytest.mark.parametrize("more", [
+    [], ["--micro_batch_size=2", "--recompute=true", "--precision=bf16"]], ids=" ".join)
+def test_the_training_graph(eight_cores, source, tmp_path, monkeypatch, more):
+    run = settings(tmp_path, *more)
+    plan, started, seen = types.SimpleNamespace(), [], []
+    monkeypatch.setattr(checkpoints, "initialize_from", started.append)
+    config = toy_model(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    estimator = training.estimator(run_pretraining.model_function(config, run, plan), run)
+
+    def look(spec, *unused):
+        graph = tf.get_default_graph()
+        seen.append(spec)
+        kinds = [operation.type for operation in graph.get_operations()]
+        assert kinds.count("CrossReplicaSum") > 31  # each gradient and scalar
+        assert "OutfeedDequeueTuple" in kinds and "WriteSummary" in kinds, sorted(set(kinds))
+        return 0.0
+
+    monkeypatch.setattr(estimator, "_train_with_estimator_spec", look)
+    estimator.train(run_pretraining.training_input(run, source), max_steps=4)
+    assert started == [plan]
+    assert [type(hook) for hook in seen[0].training_hooks].count(hooks.LoopHook) == 1
+
+
+def test_the_evaluation_graph(eight_cores, source, tmp_path, monkeypatch):
+    run = settings(tmp_path)
+    plan, started = types.SimpleNamespace(), []
+    monkeypatch.setattr(checkpoints, "initialize_from", started.append)
+    estimator = training.estimator(run_pretraining.model_function(toy_model(), run, plan), run)
+    monkeypatch.setattr(estimator, "_evaluate_run", lambda *args, **kwargs: {})
+    estimator.evaluate(lambda params: pretraining_input.evaluation_dataset(
+        source, params["batch_size"]), steps=2)
+    assert started == [plan]
