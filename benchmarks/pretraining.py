@@ -137,22 +137,22 @@ def lengths_of(case):
     return tuple(map(int, case.split(":")[1:]))
 
 
-def check_flags(flag_values):
+def check_flags(asked):
     """Raises UserError for what cannot be measured, before anything is."""
-    for case in flag_values.cases.split(","):
+    for case in asked.cases.split(","):
         if not CASE.match(case):
             raise cli.UserError("--cases: {!r} is not of the form model:batch:length:predictions "
                                 "with a model of albert_config, say tiny:32:128:20".format(case))
     for name, least in (("steps", 1), ("warm_up", 0), ("repeat", 1)):
-        if getattr(flag_values, name) < least:
+        if getattr(asked, name) < least:
             raise cli.UserError("--{} is {}, must be at least {}".format(
-                name, getattr(flag_values, name), least))
-    for python in flag_values.pythons.split(","):
+                name, getattr(asked, name), least))
+    for python in asked.pythons.split(","):
         if not shutil.which(python):
             raise cli.UserError("--pythons: {!r} is no program".format(python))
-    if flag_values.devices and not re.match(r"\d+(\.\d+)?(,\d+(\.\d+)?)*$", flag_values.devices):
+    if asked.devices and not re.match(r"\d+(\.\d+)?(,\d+(\.\d+)?)*$", asked.devices):
         raise cli.UserError("--devices: {!r} is no list of numbers, say 12,24,80".format(
-            flag_values.devices))
+            asked.devices))
 
 
 def settled_run(config, lengths, arguments):
@@ -226,7 +226,7 @@ def print_capacities(cases, gigabytes):
 def main(flag_values):
     """Measures one row, or starts a process for each row and prints the table."""
     cases = flag_values.cases.split(",")
-    check_flags(flag_values)
+    check_flags(cli.settings_of(flag_values))
     if flag_values.measure:
         sys.stdout.write(json.dumps(measure(
             flag_values.measure, flag_values.steps, flag_values.warm_up,

@@ -1,4 +1,4 @@
-"""The graphs of a TPU with eight cores, built as its Estimator builds them; no TPU runs them here."""
+"""The graphs of a TPU with eight cores, as its Estimator builds them; there is none to run them."""
 
 import types
 

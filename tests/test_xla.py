@@ -69,16 +69,16 @@ sys.path.insert(0, {root!r})
 import tensorflow.compat.v1 as tf
 import modeling
 
-config = modeling.AlbertConfig(vocab_size=9, hidden_size=32, num_hidden_layers=3,
-                               num_attention_heads=4, intermediate_size=64)
+config = modeling.AlbertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2,
+                               num_attention_heads=2, intermediate_size=16)
 
 def gradients(x):
-    y = modeling.encoder(x, tf.zeros([2, 1, 1, 16]), config, modeling.Rates(0.1, 0.1, 7),
+    y = modeling.encoder(x, tf.zeros([2, 1, 1, 16]), config, modeling.Rates(0.0, 0.0, 0),
                          training=True, recompute={recompute})[-1]
     return tf.gradients(tf.reduce_sum(tf.square(y)), tf.trainable_variables())
 
 with tf.Session() as session:
-    compiled = tf.xla.experimental.compile(gradients, [tf.ones([2, 16, 32])])
+    compiled = tf.xla.experimental.compile(gradients, [tf.ones([2, 16, 8])])
     session.run(tf.global_variables_initializer())
     session.run(compiled)
 """
@@ -95,4 +95,4 @@ def test_xla_does_not_merge_the_recomputation_with_the_first_pass(tmp_path):
         for path in glob.glob(os.path.join(folder, "*after_optimizations.txt")):
             with open(path, encoding="utf-8") as stream:
                 products[-1] += len(re.findall(r" dot\(", stream.read()))
-    assert products[1] == products[0] + 3 * 8  # Q, K, V, scores, context, output, two dense layers
+    assert products[1] == products[0] + 2 * 8  # Q, K, V, scores, context, output, two dense layers
