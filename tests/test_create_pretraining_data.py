@@ -177,6 +177,8 @@ def test_a_blank_line_after_every_sentence_is_noticed(toy_vocab, tmp_path, caplo
     ("渔港\n热闹", {"input_file": "{text},absent.txt"}, ["absent.txt"]),
     ("渔港\n热闹", {"vocab_file": "absent.txt"}, ["vocabulary absent.txt"]),
     ("渔港\n热闹", {"masked_lm_prob": 1.0}, ["--masked_lm_prob=1.0"]),
+    ("渔港\n热闹", {"masked_lm_prob": "nan"}, ["--masked_lm_prob=nan"]),
+    ("渔港\n热闹", {"short_seq_prob": "nan"}, ["--short_seq_prob=nan"]),
     ("渔港\n热闹", {"shard_range": "0:3", "num_shards": 2}, ["--shard_range", "2 shards"]),
     ("渔港\n热闹", {"shard_range": "0:3"}, ["--shard_range", "--num_shards"]),
     ("渔港\n热闹", {"input_encoding": "utf-16"}, ["--input_encoding", "utf-16"])])
