@@ -121,7 +121,7 @@ def check_job(run):
     except LookupError as error:
         raise cli.UserError("--input_encoding: {}".format(error)) from None
     for name, fits, rule in (
-            ("num_train_epochs", run.num_train_epochs > 0, "above 0"),
+            ("num_train_epochs", 0 < run.num_train_epochs < float("inf"), "above 0 and finite"),
             ("predict_batch_size", run.predict_batch_size >= 1, "at least 1"),
             ("patience", run.patience >= 0, "at least 0"),
             ("warmup_proportion", 0 <= run.warmup_proportion < 1, "from 0 to below 1"),

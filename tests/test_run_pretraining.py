@@ -104,7 +104,13 @@ BAD_RUNS = [
     (dict(bert_config_file="/none/config.json"), "no file '/none/config.json'"),
     (dict(num_warmup_steps=4), "--num_warmup_steps is 4.*--num_train_steps 4"),
     (dict(train_batch_size=0), "--train_batch_size is 0"),
+    (dict(learning_rate="nan"), "--learning_rate is nan, must be above 0 and finite"),
+    (dict(learning_rate="inf"), "--learning_rate is inf"),
+    (dict(bert_config_file=os.path.dirname(__file__)), "no file '.*tests': .*Is a directory"),
     (dict(use_tpu=True), "--use_tpu needs --tpu_name"),
+    (dict(use_tpu=True, tpu_name="x", num_tpu_cores=0), "--num_tpu_cores is 0, must be at least 1"),
+    (dict(use_tpu=True, master="x", train_batch_size=12), "--train_batch_size is 12.*cores=8"),
+    (dict(use_tpu=True, master="x", eval_batch_size=9), "--eval_batch_size is 9.*cores=8"),
 ]
 
 
