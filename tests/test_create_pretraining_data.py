@@ -381,6 +381,17 @@ def test_an_output_that_cannot_be_written_fails_clearly(toy_vocab, toy_corpus, t
         create(toy_vocab, toy_corpus, tmp_path / "file" / "tf.tfrecord")
 
 
+@pytest.mark.parametrize("name", ["tf.manifest.json", ".tf.progress.json"])
+@pytest.mark.parametrize("content", ["{}", "[]"])
+def test_notes_of_something_else_are_refused_or_replaced(toy_vocab, tmp_path, name, content):
+    text = write_text(tmp_path / "a.txt", "\n".join(TOY_SENTENCES))
+    write_text(tmp_path / name, content)
+    with pytest.raises(cli.UserError, match=name + " is damaged: .*; --overwrite replaces it"):
+        create(toy_vocab, text, tmp_path / "tf.tfrecord")
+    assert examples(create(toy_vocab, text, tmp_path / "tf.tfrecord", overwrite=True))
+    assert sorted(os.listdir(str(tmp_path))) == ["a.txt", "tf.manifest.json", "tf.tfrecord"]
+
+
 def test_other_settings_are_refused_before_the_text_is_read(toy_vocab, tmp_path, monkeypatch):
     text = write_text(tmp_path / "a.txt", "\n".join(TOY_SENTENCES))
     create(toy_vocab, text, tmp_path / "tf.tfrecord")
