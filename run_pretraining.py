@@ -244,7 +244,8 @@ def sources(run, config):
     def checked(patterns, flag_name):
         found = pretraining_input.peek(
             pretraining_input.find_files(patterns, flag_name), run.max_seq_length,
-            run.max_predictions_per_seq, flag_name, run.skip_corrupt_records)
+            run.max_predictions_per_seq, flag_name, run.skip_corrupt_records,
+            config.vocab_size)
         pretraining_input.check_vocab_size(found, config.vocab_size)
         return found
 
