@@ -314,7 +314,8 @@ def evaluate(estimator, run, source):
     steps = run.max_eval_steps or None
     if run.use_tpu and not steps:
         steps = -(-pretraining_input.count_source(source) // run.eval_batch_size)
-    results = dict(estimator.evaluate(input_fn, steps=steps))
+    with device_memory.evaluation_advice(run, "eval_batch_size"):
+        results = dict(estimator.evaluate(input_fn, steps=steps))
     results["loss"] = results["mlm_loss"] + results["sop_loss"]
     training.write_results(results, run.output_dir)
     if run.do_train and run.eval_every_checkpoints:
