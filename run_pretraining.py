@@ -362,8 +362,9 @@ def main(flag_values):
     checkpoints.require_folder(run.output_dir)
     checkpoints.check_resume(run.output_dir, variables, run.do_train and
                              optimization.OPTIMIZERS[run.optimizer].slot_prefix)
-    if checkpoints.step_of(run.output_dir):
+    if checkpoints.newest_checkpoint(run.output_dir):
         plan = None  # a run goes on from its own weights
+        checkpoints.step_of(run.output_dir)  # raises where there is none
     elif not (run.do_train or plan):
         raise cli.UserError("--do_eval: --output_dir {!r} holds no checkpoint and there is no "
                             "--init_checkpoint".format(run.output_dir))
