@@ -165,7 +165,7 @@ def create(run, paths, work):
     maker = shards.ShardMaker(settings, run.vocab_file, (work, plain, len(spans)))
     label = range_label(run.shard_range)
     if not run.overwrite:
-        manifest.check_settings(run.output_file, describe_output(maker, paths, num_bytes), label)
+        manifest.check_identity(run.output_file, describe_output(maker, paths, num_bytes), label)
     num_documents, checksums = index_spans(corpus.Indexer(
         work, paths, settings.input_encoding, settings.random_seed, settings.num_shards),
         spans, workers)

@@ -151,7 +151,7 @@ def refuse(output_file, difference):
         output_file, difference, OVERWRITE))
 
 
-def check_settings(output_file, identity, label=""):
+def check_identity(output_file, identity, label=""):
     """Raises UserError where an output that is there was made with other settings.
 
     For before the text is read: identity lacks its checksum.
