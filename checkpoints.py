@@ -61,7 +61,12 @@ def only_checkpoint(folder, flag_name):
 def step_of(output_dir):
     """The global step of the folder's newest checkpoint, 0 if there is none."""
     prefix = newest_checkpoint(output_dir)
-    return int(tf.train.load_variable(prefix, "global_step")) if prefix else 0
+    try:
+        return int(tf.train.load_variable(prefix, "global_step")) if prefix else 0
+    except tf.errors.NotFoundError:
+        raise UserError("--output_dir {!r} holds a converted checkpoint, without global_step: give "
+                        "it as --init_checkpoint and take another folder".format(
+                            output_dir)) from None
 
 
 def variables_of(build):
@@ -83,7 +88,7 @@ def plan_initialization(path, variables, flag_name="init_checkpoint"):
     Returns:
       Plan(prefix, loaded, missing, unused): loaded is a dict variable -> name in the checkpoint.
     Raises:
-      UserError: no such checkpoint, damaged, another model's, other shapes.
+      UserError: no such checkpoint, damaged, another model's, other shapes or number formats.
     """
     prefix = find_checkpoint(path, flag_name)
     where = "--{} {!r}".format(flag_name, path)
@@ -91,7 +96,11 @@ def plan_initialization(path, variables, flag_name="init_checkpoint"):
         reader = tf.train.load_checkpoint(prefix)
         shapes = reader.get_variable_to_shape_map()
         loaded = match_variables(where, shapes, variables)
-        for stored in loaded.values():
+        kinds = reader.get_variable_to_dtype_map()
+        for stored in sorted(loaded.values()):
+            if kinds[stored] != tf.float32:
+                raise UserError("{}: variable {} is {} there and float32 in this model".format(
+                    where, stored, kinds[stored].name))
             reader.get_tensor(stored)  # a data file cut short is found here
     except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         raise UserError("{} is damaged: {}".format(where, str(error).splitlines()[0])) from None

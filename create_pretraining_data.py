@@ -135,6 +135,8 @@ def check_options(run):
     if not 0 < run.masked_lm_prob < 1:
         raise cli.UserError("--masked_lm_prob={} is not between 0 and 1".format(
             run.masked_lm_prob))
+    if not 0 <= run.short_seq_prob <= 1:  # nan passes the flag's own bounds
+        raise cli.UserError("--short_seq_prob={} is not from 0 to 1".format(run.short_seq_prob))
     if run.shard_range and not run.num_shards:
         raise cli.UserError("--shard_range={}: every machine must be given the same "
                             "--num_shards".format(run.shard_range))
@@ -163,7 +165,7 @@ def create(run, paths, work):
     maker = shards.ShardMaker(settings, run.vocab_file, (work, plain, len(spans)))
     label = range_label(run.shard_range)
     if not run.overwrite:
-        manifest.check_settings(run.output_file, describe_output(maker, paths, num_bytes), label)
+        manifest.check_identity(run.output_file, describe_output(maker, paths, num_bytes), label)
     num_documents, checksums = index_spans(corpus.Indexer(
         work, paths, settings.input_encoding, settings.random_seed, settings.num_shards),
         spans, workers)

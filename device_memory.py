@@ -174,6 +174,13 @@ def advice(now, less):
             now, less, failures.first_line(error)[:200])) from None
 
 
+def evaluation_advice(run, batch_flag):
+    """advice() for an evaluation or prediction, by the flag of its batch size."""
+    return advice("--{}={} and --max_seq_length={}".format(
+        batch_flag, getattr(run, batch_flag), run.max_seq_length),
+        "a smaller --{}".format(batch_flag))
+
+
 def pretraining_advice(run):
     """advice() for a pre-training, by its --micro_batch_size and --recompute."""
     steps = []

@@ -67,6 +67,9 @@ def place_in_cluster(text):
     try:
         value = json.loads(text)
         cluster, task = value.get("cluster", {}), value.get("task", {})
+        for hosts in cluster.values():
+            if not (isinstance(hosts, list) and all(isinstance(host, str) for host in hosts)):
+                raise TypeError
         members = [(job, index) for job in sorted(cluster) for index in range(len(cluster[job]))]
         mine = (task["type"], int(task["index"])) if members else None
     except (ValueError, KeyError, TypeError, AttributeError):

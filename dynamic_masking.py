@@ -48,6 +48,14 @@ def options_from_manifest(content):
                    vocab["mask"], ordinary.astype(np.int32), continuation)
 
 
+def record_values(features):
+    """{feature name: list of int} of a parsed dynamic record, token ids without the word starts."""
+    values = {name: list(features[name].int64_list.value) for name in FEATURES}
+    packed = b"".join(features["token_ids"].bytes_list.value)
+    words = np.frombuffer(packed[:len(packed) // 2 * 2], "<u2")
+    return dict(values, token_ids=(words & (records.WORD_START_BIT - 1)).tolist())
+
+
 def parse_batch(serialized, seed, options):
     """Features of a batch of serialized dynamic records [B], masked; see mask_batch."""
     single = tf.FixedLenFeature([], tf.int64)

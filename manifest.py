@@ -15,6 +15,7 @@ import cli
 import records
 
 FORMAT = 1
+OVERWRITE = "; --overwrite replaces it"
 
 
 def output_stem(output_file):
@@ -53,6 +54,26 @@ def read_json(path):
             return json.load(stream)
     except (OSError, ValueError):
         return None
+
+
+def is_manifest(value):
+    """Whether what a JSON file held is a manifest, or the notes of a run under way."""
+    try:
+        lengths = [value["settings"][name] for name in (
+            "num_shards", "max_seq_length", "max_predictions_per_seq")]
+        counts = [shard["instances"] for shard in value["shards"].values()]
+        return (all(isinstance(number, int) for number in
+                    lengths + counts + [value["vocab"]["size"]] + list(map(int, value["shards"])))
+                and isinstance(value["input"], dict))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        return False
+
+
+def require_manifest(path, value, advice=""):
+    """Raises UserError where the value that path held is not is_manifest."""
+    if not is_manifest(value):
+        raise cli.UserError("{} is damaged: it does not say how records were made{}".format(
+            path, advice))
 
 
 def write_json(path, value):
@@ -126,17 +147,21 @@ def difference_to(old, identity):
 
 def refuse(output_file, difference):
     """Raises UserError for an output that is there and was made in another way."""
-    raise cli.UserError("{} was made with other settings: {}; --overwrite replaces it".format(
-        output_file, difference))
+    raise cli.UserError("{} was made with other settings: {}{}".format(
+        output_file, difference, OVERWRITE))
 
 
-def check_settings(output_file, identity, label=""):
+def check_identity(output_file, identity, label=""):
     """Raises UserError where an output that is there was made with other settings.
 
     For before the text is read: identity lacks its checksum.
     """
-    for old in filter(None, map(read_json, notes_of(output_file, label))):
-        old.get("input", {}).pop("checksum", None)
+    for path in notes_of(output_file, label):
+        old = read_json(path)
+        if old is None:
+            continue
+        require_manifest(path, old, OVERWRITE)
+        old["input"].pop("checksum", None)
         difference = difference_to(old, json.loads(json.dumps(identity)))
         if difference:
             refuse(output_file, difference)
@@ -171,6 +196,11 @@ class Progress(object):
     def _take_over(self, path, old, overwrite):
         if old is None:
             return
+        if not overwrite:
+            require_manifest(path, old, OVERWRITE)
+        elif not is_manifest(old):
+            _remove(path)
+            return
         difference = difference_to(old, self.identity)
         if difference is None:
             self.shards.update(self._present(old))
@@ -192,8 +222,8 @@ class Progress(object):
             path = self.shard_path(shard)
             if shard not in self.shards and os.path.exists(path) and not self._interrupted():
                 if not overwrite:
-                    raise cli.UserError("{} exists and no manifest says how it was made; "
-                                        "--overwrite replaces it".format(path))
+                    raise cli.UserError("{} exists and no manifest says how it was made{}".format(
+                        path, OVERWRITE))
                 _remove(path)
 
     def _interrupted(self):
@@ -224,7 +254,10 @@ class Progress(object):
         Shards that other runs with the same settings have noted meanwhile stay in it.
         """
         old = read_json(manifest_path(self.output_file))
-        noted = {} if old is None or difference_to(old, self.identity) else self._present(old)
+        if is_manifest(old) and not difference_to(old, self.identity):
+            noted = self._present(old)
+        else:
+            noted = {}
         noted.update(self.shards)
         totals = collections.Counter()
         for counts in noted.values():

@@ -87,13 +87,13 @@ class AlbertConfig(object):
     @classmethod
     def from_json_file(cls, path):
         """Reads a config file. Google's keys choose its layout; BERT's unused keys are ignored."""
-        if not tf.io.gfile.exists(path):
-            raise UserError("--bert_config_file: no file {!r}".format(path))
-        with tf.io.gfile.GFile(path, "rb") as stream:
-            content = stream.read()
         try:
-            values = {key: value for key, value in json.loads(content.decode("utf-8-sig")).items()
-                      if key not in cls.IGNORED}
+            with tf.io.gfile.GFile(path, "rb") as stream:
+                values = json.loads(stream.read().decode("utf-8-sig"))
+            values = {key: value for key, value in values.items() if key not in cls.IGNORED}
+        except tf.errors.OpError as error:
+            raise UserError("--bert_config_file: no file {!r}: {}".format(
+                path, error.message)) from None
         except (ValueError, AttributeError) as error:
             raise UserError("{} does not hold one JSON object: {}".format(path, error)) from None
         if "num_hidden_groups" in values or "inner_group_num" in values:

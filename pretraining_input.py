@@ -24,11 +24,15 @@ SHUFFLE_BUFFER = 10000  # records; about 25 MB at length 512
 PARALLEL_FILES = 16
 ENDLESS = 2 ** 62
 MASKED_AT_ONCE = 32  # records of an evaluation
+BOUND_BY = dict.fromkeys(("input_ids", "masked_lm_ids", "token_ids"), "the config's vocab_size ")
+BOUND_BY["masked_lm_positions"] = "--max_seq_length "
 
 # masking: dynamic_masking.Options where the records are dynamic, None where masks stand in them.
 # manifests: {path: content} of the manifests that stand beside the files.
+# vocab_size: the config's, None where it is not known.
 Source = collections.namedtuple(
-    "Source", "files compression seq_length max_predictions masking manifests")
+    "Source", "files compression seq_length max_predictions masking manifests vocab_size",
+    defaults=(None,))
 
 
 def feature_lengths(seq_length, max_predictions):
@@ -50,43 +54,61 @@ def find_files(patterns, flag_name):
     return match_files(patterns, flag_name, find, tf.io.gfile.isdir, inside="*.tfrecord*")
 
 
-def peek(files, seq_length, max_predictions, flag_name="input_file", skip_corrupt=False):
+def peek(files, seq_length, max_predictions, flag_name="input_file", skip_corrupt=False,
+         vocab_size=None):
     """Checks the first record of every file, or the first sound one if skip_corrupt.
 
     Returns:
       Source.
     Raises:
-      UserError: a file is empty, is no TFRecord file, or holds other lengths than asked for.
+      UserError: a file cannot be read, is empty, is no TFRecord file, or holds other lengths than
+        asked for or values out of range.
     """
-    kinds = {path: record_files.compression_of(path) for path in files}
+    def compression_of(path):
+        try:
+            return record_files.compression_of(path)
+        except tf.errors.OpError as error:
+            raise UserError("--{}: {} cannot be read: {}".format(
+                flag_name, path, error.message)) from None
+
+    kinds = {path: compression_of(path) for path in files}
     if len(set(kinds.values())) > 1:
         raise UserError("--{}: {} is compressed and {} is not; read them in separate runs".format(
             flag_name, *[next(p for p in files if kinds[p] == kind) for kind in ("GZIP", "")]))
+    manifests = read_manifests(files, seq_length, max_predictions)
     dynamic = set()
     for path in files:
         try:
             first = next(record_files.sound_records(path, kinds[path]) if skip_corrupt
                          else record_files.iterate(path, kinds[path]))
         except StopIteration:
-            raise UserError("--{}: {} holds no record".format(flag_name, path)) from None
+            raise UserError("--{}: {} holds no {}record".format(
+                flag_name, path, "sound " * skip_corrupt)) from None
         except tf.errors.OpError as error:
             raise UserError("--{}: {} is not a TFRecord file, or is damaged: {}".format(
                 flag_name, path, error.message)) from None
-        if check_record(first, path, seq_length, max_predictions):
+        if check_record(first, path, seq_length, max_predictions, vocab_size):
             dynamic.add(path)
-    manifests = read_manifests(files, seq_length, max_predictions)
     masking = dynamic_options(files, dynamic, manifests) if dynamic else None
-    return Source(list(files), kinds[files[0]], seq_length, max_predictions, masking, manifests)
+    return Source(list(files), kinds[files[0]], seq_length, max_predictions, masking, manifests,
+                  vocab_size)
 
 
-def check_record(record, path, seq_length, max_predictions):
-    """Raises UserError where a serialized record does not fit the flags; True if it is dynamic."""
+def check_record(record, path, seq_length, max_predictions, vocab_size=None):
+    """Raises UserError where a serialized record does not fit the flags; True if it is dynamic.
+
+    vocab_size: above all token ids; None lets any pass that is not negative.
+    """
     try:
         features = tf.train.Example.FromString(record).features.feature
     except Exception as error:  # protobuf raises another class in each of its versions
         raise UserError("{} holds no tf.train.Example: {}".format(path, error)) from None
     if set(features) == set(dynamic_masking.FEATURES):
+        check_dynamic(features, path, seq_length, vocab_size)
         return True
+    bounds = dict.fromkeys(("input_ids", "masked_lm_ids"), vocab_size or tf.int32.max)
+    bounds.update(dict.fromkeys(("input_mask", "segment_ids", "next_sentence_labels"), 2),
+                  masked_lm_positions=seq_length)
     for name, (length, dtype) in sorted(feature_lengths(seq_length, max_predictions).items()):
         if name not in features:
             raise UserError("{}: records have no feature {!r}; they have: {}".format(
@@ -96,7 +118,31 @@ def check_record(record, path, seq_length, max_predictions):
             flag = "max_predictions_per_seq" if "masked" in name else "max_seq_length"
             raise UserError("{}: records have {} of length {}, but --{} asks for {}".format(
                 path, name, len(values.value), flag, length))
+        if name in bounds:
+            check_values(path, name, values.value, bounds[name])
     return False
+
+
+def check_dynamic(features, path, seq_length, vocab_size=None):
+    """check_record for the parsed features of a dynamic record."""
+    found = dynamic_masking.record_values(features)
+    tokens = len(found["token_ids"])
+    bounds = dict(token_ids=vocab_size or tf.int32.max, segment_b_start=tokens,
+                  next_sentence_labels=2)
+    for name, values in sorted(found.items()):
+        most = seq_length if name == "token_ids" else 1
+        if not 1 <= len(values) <= most:
+            raise UserError("{}: records have {} of length {}, must be from 1 to {}".format(
+                path, name, len(values), most))
+        check_values(path, name, values, bounds[name])
+
+
+def check_values(path, name, values, bound):
+    """Raises UserError where a feature has a value that is negative or not below bound."""
+    for value in (min(values), max(values)):
+        if not 0 <= value < bound:
+            raise UserError("{}: {} holds {}, must be at least 0 and below {}{}".format(
+                path, name, value, BOUND_BY.get(name, ""), bound))
 
 
 def read_manifests(files, seq_length, max_predictions):
@@ -114,6 +160,7 @@ def read_manifests(files, seq_length, max_predictions):
                 except ValueError as error:
                     raise UserError("{} is damaged: {}".format(path, error)) from None
     for path, content in manifests.items():
+        manifest.require_manifest(path, content)
         for flag, asked in (("max_seq_length", seq_length),
                             ("max_predictions_per_seq", max_predictions)):
             if content["settings"][flag] != asked:
@@ -155,17 +202,24 @@ def check_vocab_size(source, vocab_size):
 
 def without_corrupt(source, folder):
     """The source without its corrupt records; files that hold some are copied to `folder`."""
-    files, _ = record_files.without_damage(source.files, source.compression, folder)
+    files, _ = record_files.without_damage(source.files, source.compression, folder,
+                                           lambda path: record_check(source, path))
     return source._replace(files=files)
+
+
+def record_check(source, path):
+    """function(record) that raises UserError for a record of a source's file that does not fit."""
+    return functools.partial(
+        check_record, path=path, seq_length=source.seq_length,
+        max_predictions=source.max_predictions, vocab_size=source.vocab_size)
 
 
 def find_damage(sources):
     """(path, record number, reason) of the first record that cannot be read, or None."""
     for source in sources:
         for path in source.files:
-            damage = record_files.first_damaged(path, source.compression, functools.partial(
-                check_record, path=path, seq_length=source.seq_length,
-                max_predictions=source.max_predictions))
+            damage = record_files.first_damaged(
+                path, source.compression, record_check(source, path))
             if damage:
                 return (path,) + damage
     return None

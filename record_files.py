@@ -108,48 +108,57 @@ def sound_records(path, compression):
     return (record for record in checked_records(path, compression) if record is not None)
 
 
-def first_damaged(path, compression, check):
-    """(number, reason) of the first record that is damaged or refused by check(record), or None."""
+def damages(path, compression, check):
+    """Yields (number, reason) of each record that is damaged or refused by check(record)."""
     for number, record in enumerate(checked_records(path, compression)):
         if record is None:
-            return number, "its checksum is wrong, or the file is cut off in it"
+            yield number, "its checksum is wrong, or the file is cut off in it"
+            continue
         try:
             check(record)
         except UserError as error:
-            return number, str(error)
-    return None
+            yield number, str(error)
 
 
-def without_damage(files, compression, folder):
+def first_damaged(path, compression, check):
+    """The first of damages(), or None."""
+    return next(damages(path, compression, check), None)
+
+
+def without_damage(files, compression, folder, check_of=None):
     """Copies files that hold damaged records to `folder`, without those records.
 
+    Args:
+      check_of: function(path) -> check of that file's records, see damages; default: only what
+        cannot be read is damaged.
     Returns:
       the paths to read in place of files, and how many damaged records were left out.
     """
     sound, lost = [], 0
     for index, path in enumerate(files):
-        damaged = [number for number, record in enumerate(checked_records(path, compression))
-                   if record is None]
+        check = check_of(path) if check_of else len
+        damaged = [number for number, _ in damages(path, compression, check)]
         if damaged:
             lost += len(damaged)
             tf.logging.warning("%s: left out %d corrupt records: %s%s", path, len(damaged),
                                ", ".join(map(str, damaged[:10])), " …" * (len(damaged) > 10))
             path = copy_sound(path, compression, os.path.join(
-                folder, "{:05d}_{}".format(index, os.path.basename(path))))
+                folder, "{:05d}_{}".format(index, os.path.basename(path))), set(damaged))
         sound.append(path)
     tf.logging.info("%d corrupt records in %d files", lost, len(files))
     return sound, lost
 
 
-def copy_sound(path, compression, target):
-    """Writes the sound records of one file to target, complete as soon as it is there."""
+def copy_sound(path, compression, target, damaged):
+    """Writes a file's records to target, but the damaged numbers; complete once it is there."""
     tf.io.gfile.makedirs(os.path.dirname(target))
     temporary = records.temporary_name(target)
     options = tf.python_io.TFRecordOptions(
         tf.python_io.TFRecordCompressionType.GZIP if compression
         else tf.python_io.TFRecordCompressionType.NONE)
     with tf.python_io.TFRecordWriter(temporary, options) as writer:
-        for record in sound_records(path, compression):
-            writer.write(record)
+        for number, record in enumerate(checked_records(path, compression)):
+            if number not in damaged:
+                writer.write(record)
     tf.io.gfile.rename(temporary, target, overwrite=True)
     return target

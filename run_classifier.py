@@ -121,7 +121,7 @@ def check_job(run):
     except LookupError as error:
         raise cli.UserError("--input_encoding: {}".format(error)) from None
     for name, fits, rule in (
-            ("num_train_epochs", run.num_train_epochs > 0, "above 0"),
+            ("num_train_epochs", 0 < run.num_train_epochs < float("inf"), "above 0 and finite"),
             ("predict_batch_size", run.predict_batch_size >= 1, "at least 1"),
             ("patience", run.patience >= 0, "at least 0"),
             ("warmup_proportion", 0 <= run.warmup_proportion < 1, "from 0 to below 1"),
@@ -268,23 +268,25 @@ def fine_tune(run, setup, examples):
         return
     dev = encode(run, setup, find_split(setup.task, run, "dev"))
     fine_tuning.train_in_parts(
-        train_to, lambda: score(run, setup, dev, run.eval_batch_size, newest=True)[0],
+        train_to, lambda: score(run, setup, dev, "eval_batch_size", newest=True)[0],
         fine_tuning.Evaluations(run.output_dir, start), start, run.num_train_steps,
         min(per_epoch, run.save_checkpoints_steps), run.patience,
         lambda report: run.save_best and predictor.keep_best(run.output_dir, report))
 
 
-def score(run, setup, examples, batch_size, newest=False):
+def score(run, setup, examples, batch_flag, newest=False):
     """(report, or None where labels are missing; probabilities [rows, C]) of encoded examples.
 
+    batch_flag: name of the flag that says the rows of a step.
     newest: take output_dir's newest checkpoint even if there is a best one.
     """
     checkpoint = (checkpoints.newest_checkpoint(run.output_dir) if newest
                   else predictor.chosen_checkpoint(run.output_dir))
     tf.logging.info("%s with %s", examples.source, checkpoint or run.init_checkpoint)
-    probabilities, log_probs = fine_tuning.scores(
-        training.estimator(classifier_function(setup, run), run),
-        input_function(run, examples, batch_size), examples, checkpoint)
+    with device_memory.evaluation_advice(run, batch_flag):
+        probabilities, log_probs = fine_tuning.scores(
+            training.estimator(classifier_function(setup, run), run),
+            input_function(run, examples, getattr(run, batch_flag)), examples, checkpoint)
     if examples.unlabelled:
         return None, probabilities
     return fine_tuning.report_of(log_probs, examples, setup.labels), probabilities
@@ -293,7 +295,7 @@ def score(run, setup, examples, batch_size, newest=False):
 def evaluate_split(run, setup):
     """Writes and prints the class report of --eval_split."""
     examples = encode(run, setup, find_split(setup.task, run, run.eval_split))
-    report, _ = score(run, setup, examples, run.eval_batch_size)
+    report, _ = score(run, setup, examples, "eval_batch_size")
     name = "eval_results" if run.eval_split == "dev" else "eval_results_test"
     tf.logging.info("report: %s", write_report(run.output_dir, name, report))
     sys.stdout.write(report_text(report))
@@ -310,7 +312,7 @@ def predict(run, setup):
     else:
         task = tasks.reader_for(task, source)
     examples = encode(run, setup, source, need_labels=False, task=task)
-    report, probabilities = score(run, setup, examples, run.predict_batch_size)
+    report, probabilities = score(run, setup, examples, "predict_batch_size")
     path = os.path.join(run.output_dir, "test_results.tsv")
     write_predictions(path, probabilities, setup.labels)
     tf.logging.info("%d rows of %s predicted: %s", examples.rows, source, path)

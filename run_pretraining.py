@@ -244,7 +244,8 @@ def sources(run, config):
     def checked(patterns, flag_name):
         found = pretraining_input.peek(
             pretraining_input.find_files(patterns, flag_name), run.max_seq_length,
-            run.max_predictions_per_seq, flag_name, run.skip_corrupt_records)
+            run.max_predictions_per_seq, flag_name, run.skip_corrupt_records,
+            config.vocab_size)
         pretraining_input.check_vocab_size(found, config.vocab_size)
         return found
 
@@ -313,7 +314,8 @@ def evaluate(estimator, run, source):
     steps = run.max_eval_steps or None
     if run.use_tpu and not steps:
         steps = -(-pretraining_input.count_source(source) // run.eval_batch_size)
-    results = dict(estimator.evaluate(input_fn, steps=steps))
+    with device_memory.evaluation_advice(run, "eval_batch_size"):
+        results = dict(estimator.evaluate(input_fn, steps=steps))
     results["loss"] = results["mlm_loss"] + results["sop_loss"]
     training.write_results(results, run.output_dir)
     if run.do_train and run.eval_every_checkpoints:
@@ -360,8 +362,9 @@ def main(flag_values):
     checkpoints.require_folder(run.output_dir)
     checkpoints.check_resume(run.output_dir, variables, run.do_train and
                              optimization.OPTIMIZERS[run.optimizer].slot_prefix)
-    if checkpoints.step_of(run.output_dir):
+    if checkpoints.newest_checkpoint(run.output_dir):
         plan = None  # a run goes on from its own weights
+        checkpoints.step_of(run.output_dir)  # raises where there is none
     elif not (run.do_train or plan):
         raise cli.UserError("--do_eval: --output_dir {!r} holds no checkpoint and there is no "
                             "--init_checkpoint".format(run.output_dir))

@@ -75,10 +75,24 @@ def check_settings(run):
                  "save_checkpoints_steps", "log_every_steps", "iterations_per_loop"):
         if getattr(run, name) < 1:
             raise UserError("--{} is {}, must be at least 1".format(name, getattr(run, name)))
-    if run.learning_rate <= 0:
-        raise UserError("--learning_rate is {}, must be above 0".format(run.learning_rate))
-    if run.use_tpu and not (run.tpu_name or run.master):
+    if not 0 < run.learning_rate < float("inf"):
+        raise UserError("--learning_rate is {}, must be above 0 and finite".format(
+            run.learning_rate))
+    if run.use_tpu:
+        check_tpu(run)
+
+
+def check_tpu(run):
+    """Raises UserError for flags that no run on a TPU can be made with."""
+    if not (run.tpu_name or run.master):
         raise UserError("--use_tpu needs --tpu_name or --master")
+    if run.num_tpu_cores < 1:
+        raise UserError("--num_tpu_cores is {}, must be at least 1".format(run.num_tpu_cores))
+    for name in ("train_batch_size", "eval_batch_size", "predict_batch_size"):
+        size = getattr(run, name, 0)  # pre-training predicts nothing
+        if size % run.num_tpu_cores:
+            raise UserError("--{} is {}: --num_tpu_cores={} cannot share that evenly".format(
+                name, size, run.num_tpu_cores))
 
 
 def estimator(model_fn, run, chosen=None, session_config=None):

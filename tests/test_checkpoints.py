@@ -78,6 +78,13 @@ def test_what_a_checkpoint_lacks_and_has_beyond_is_kept_for_the_log(tmp_path, ca
     assert "initialised 4 of 5 variables" in caplog.text
 
 
+def test_other_number_formats_are_named(tmp_path):
+    arrays = {name: np.ones(shape, np.float32) for name, shape in MODEL.items()}
+    checkpoints.write_checkpoint(str(tmp_path), "half.ckpt", dict(arrays, **{
+        QUERY: np.ones(MODEL[QUERY], np.float16)}))
+    refused("variable {} is float16 there and float32 in this model".format(QUERY), tmp_path)
+
+
 def test_a_data_file_cut_in_half_is_noticed(tmp_path):
     prefix = save(tmp_path)
     path, = glob.glob(prefix + ".data-*")
@@ -90,6 +97,11 @@ def test_step_and_folder(tmp_path):
     assert checkpoints.step_of(str(tmp_path)) == 0
     save(tmp_path, 12)
     assert checkpoints.step_of(str(tmp_path)) == 12
+    converted = str(tmp_path / "converted")
+    checkpoints.write_checkpoint(converted, "model.ckpt", {POOLER: np.ones([3, 3], np.float32)})
+    with pytest.raises(UserError, match="converted' holds a converted checkpoint, without "
+                       "global_step: give it as --init_checkpoint"):
+        checkpoints.step_of(converted)
     checkpoints.require_folder(str(tmp_path / "new" / "one"))
     assert (tmp_path / "new" / "one").is_dir()
     with pytest.raises(UserError, match="--output_dir '.*/x' cannot be written"):

@@ -177,6 +177,8 @@ def test_a_blank_line_after_every_sentence_is_noticed(toy_vocab, tmp_path, caplo
     ("渔港\n热闹", {"input_file": "{text},absent.txt"}, ["absent.txt"]),
     ("渔港\n热闹", {"vocab_file": "absent.txt"}, ["vocabulary absent.txt"]),
     ("渔港\n热闹", {"masked_lm_prob": 1.0}, ["--masked_lm_prob=1.0"]),
+    ("渔港\n热闹", {"masked_lm_prob": "nan"}, ["--masked_lm_prob=nan"]),
+    ("渔港\n热闹", {"short_seq_prob": "nan"}, ["--short_seq_prob=nan"]),
     ("渔港\n热闹", {"shard_range": "0:3", "num_shards": 2}, ["--shard_range", "2 shards"]),
     ("渔港\n热闹", {"shard_range": "0:3"}, ["--shard_range", "--num_shards"]),
     ("渔港\n热闹", {"input_encoding": "utf-16"}, ["--input_encoding", "utf-16"])])
@@ -377,6 +379,17 @@ def test_an_output_that_cannot_be_written_fails_clearly(toy_vocab, toy_corpus, t
     write_text(tmp_path / "file", "x")
     with pytest.raises(cli.UserError, match="--output_file=.*file"):
         create(toy_vocab, toy_corpus, tmp_path / "file" / "tf.tfrecord")
+
+
+@pytest.mark.parametrize("name", ["tf.manifest.json", ".tf.progress.json"])
+@pytest.mark.parametrize("content", ["{}", "[]"])
+def test_notes_of_something_else_are_refused_or_replaced(toy_vocab, tmp_path, name, content):
+    text = write_text(tmp_path / "a.txt", "\n".join(TOY_SENTENCES))
+    write_text(tmp_path / name, content)
+    with pytest.raises(cli.UserError, match=name + " is damaged: .*; --overwrite replaces it"):
+        create(toy_vocab, text, tmp_path / "tf.tfrecord")
+    assert examples(create(toy_vocab, text, tmp_path / "tf.tfrecord", overwrite=True))
+    assert sorted(os.listdir(str(tmp_path))) == ["a.txt", "tf.manifest.json", "tf.tfrecord"]
 
 
 def test_other_settings_are_refused_before_the_text_is_read(toy_vocab, tmp_path, monkeypatch):

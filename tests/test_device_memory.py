@@ -14,6 +14,9 @@ from test_modeling import build, case_inputs, toy_config
 import device_memory
 import devices
 import modeling
+import run_classifier
+import run_pretraining
+import training
 from cli import UserError
 from micro_batches import check_micro_batch_size
 
@@ -117,6 +120,26 @@ def test_lack_of_memory_ends_in_advice(micro_batch_size, recompute, words):
     with pytest.raises(tf.errors.ResourceExhaustedError):
         with device_memory.pretraining_advice(run):
             raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+
+def test_lack_of_memory_in_an_evaluation_names_its_batch(tmp_path, monkeypatch):
+    def lack(*_, **__):
+        raise MemoryError()
+
+    monkeypatch.setattr(run_classifier.fine_tuning, "scores", lack)
+    monkeypatch.setattr(training, "estimator", lambda *_: None)
+    run = types.SimpleNamespace(
+        max_seq_length=128, eval_batch_size=512, predict_batch_size=512, max_eval_steps=0,
+        use_tpu=False, output_dir=str(tmp_path), init_checkpoint=None)
+    examples = types.SimpleNamespace(source="x")
+    for name, call in (
+            ("eval_batch_size", lambda: run_pretraining.evaluate(
+                types.SimpleNamespace(evaluate=lack), run, None)),
+            ("predict_batch_size", lambda: run_classifier.score(
+                run, None, examples, "predict_batch_size"))):
+        with pytest.raises(UserError, match="out of memory with --{0}=512 and --max_seq_length=128"
+                           ": take a smaller --{0} ".format(name)):
+            call()
 
 
 def test_malloc_is_told():

@@ -166,7 +166,9 @@ def test_place_in_cluster():
     assert place(cluster=cluster, task={"type": "chief", "index": 0}) == (0, 3)
     assert place(cluster=cluster, task={"type": "worker", "index": 1}) == (2, 3)
     for words, text in [("not of the form", "{"), ("not of the form", json.dumps(dict(
-            cluster=cluster))), ("not of the form", "[]")]:
+            cluster=cluster))), ("not of the form", "[]")] + [
+                ("not of the form", json.dumps(dict(cluster={"worker": hosts}, task={
+                    "type": "worker", "index": 0}))) for hosts in ("a:1", [1, 2], {"0": "a:1"})]:
         with pytest.raises(UserError, match=words):
             devices.place_in_cluster(text)
     with pytest.raises(UserError, match="no worker number 2"):

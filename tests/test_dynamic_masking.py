@@ -272,6 +272,25 @@ def test_what_does_not_fit_is_refused(tmp_path, toy_vocab, toy_corpus):
         pretraining_input.peek(files, LENGTH, PREDICTIONS)
 
 
+@pytest.mark.parametrize("name, number, words", [
+    ("token_ids", 40000, "token_ids holds 7232, must be .* below the config's vocab_size"),
+    ("segment_b_start", LENGTH, "segment_b_start holds 64, must be .* below"),
+    ("next_sentence_labels", -1, "next_sentence_labels holds -1")])
+def test_values_of_a_dynamic_record_are_checked(rows, tables, name, number, words):
+    sound = records.encode_dynamic(rows)
+    for record in sound:
+        assert pretraining_input.check_record(record, "x", LENGTH, PREDICTIONS, tables.size)
+    example = tf.train.Example.FromString(sound[0])
+    feature = example.features.feature[name]
+    if name == "token_ids":
+        feature.bytes_list.value[0] += np.array(number, "<u2").tobytes()
+    else:
+        feature.int64_list.value[0] = number
+    with pytest.raises(UserError, match="x: " + words):
+        pretraining_input.check_record(example.SerializeToString(), "x", LENGTH, PREDICTIONS,
+                                       tables.size)
+
+
 def test_a_static_manifest_is_checked_and_missing_shards_are_named(tmp_path, toy_vocab, toy_corpus,
                                                                   caplog):
     files = create_records(tmp_path, toy_vocab, toy_corpus, masking="static", num_shards=3)

@@ -5,9 +5,11 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from toy_records import serialized, toy_record
+from conftest import toy_tokens, write_text
+from toy_records import serialized, toy_record, write_toy_records
 
 import pretraining_input
+from cli import UserError
 
 FILES, IN_A_FILE = 3, 7
 FIRST_TWELVE = [2, 3, 20, 16, 5, 17, 19, 9, 7, 18, 1, 15]  # with the default seed
@@ -75,3 +77,55 @@ def test_evaluation_fills_up_with_rows_that_do_not_count(source):
     assert rows.tolist() == [1] * COUNT + [0] * 3
     assert np.concatenate([one["input_ids"][:, 2] for one in batches])[:COUNT].tolist() == list(
         range(COUNT))
+
+
+VOCAB = len(toy_tokens())
+
+
+def write_changed(path, number, name, value, count=4):
+    """Records of which the one of this number has the value as the last of a feature."""
+    with tf.python_io.TFRecordWriter(str(path)) as writer:
+        for index in range(count):
+            record = toy_record(np.random.RandomState(index))
+            if index == number:
+                record[name][-1] = value
+            writer.write(serialized(record))
+    return str(path)
+
+
+@pytest.mark.parametrize("name, value, bound", [
+    ("input_ids", VOCAB, "the config's vocab_size {}".format(VOCAB)), ("input_ids", -1, ""),
+    ("masked_lm_ids", VOCAB, "the config's vocab_size {}".format(VOCAB)),
+    ("masked_lm_positions", 16, "--max_seq_length 16"), ("masked_lm_positions", -1, ""),
+    ("input_mask", 2, "2"), ("segment_ids", -1, "2"), ("next_sentence_labels", 2, "2")])
+def test_values_out_of_range_are_named(tmp_path, name, value, bound):
+    words = "x: {} holds {}, must be at least 0 and below {}".format(name, value, bound)
+    with pytest.raises(UserError, match=words):
+        pretraining_input.peek([write_changed(tmp_path / "x", 0, name, value)], 16, 3,
+                               vocab_size=VOCAB)
+    path = write_changed(tmp_path / "x", 2, name, value)
+    source = pretraining_input.peek([path], 16, 3, vocab_size=VOCAB)
+    where, number, reason = pretraining_input.find_damage([source])
+    assert (where, number) == (path, 2) and words in reason
+    left = pretraining_input.without_corrupt(source, str(tmp_path / "sound"))
+    assert pretraining_input.count_source(left) == 3
+    assert pretraining_input.find_damage([left]) is None
+
+
+def test_files_that_hold_nothing_or_cannot_be_read_are_named(tmp_path):
+    text = write_text(tmp_path / "text", "字" * 99)
+    for skip_corrupt, words in ((False, "text is not a TFRecord file"),
+                                (True, "--input_file: .*text holds no sound record")):
+        with pytest.raises(UserError, match=words):
+            pretraining_input.peek([text], 16, 3, skip_corrupt=skip_corrupt)
+    with pytest.raises(UserError, match="--input_file: {} cannot be read: .*Is a dir".format(
+            tmp_path)):
+        pretraining_input.peek([str(tmp_path)], 16, 3)
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "3", '{"settings": {}, "shards": [1]}'])
+def test_a_manifest_of_something_else_is_damaged(tmp_path, text):
+    path = write_toy_records(tmp_path / "tf_x.tfrecord", 2)
+    write_text(tmp_path / "tf_x.manifest.json", text)
+    with pytest.raises(UserError, match="tf_x.manifest.json is damaged"):
+        pretraining_input.peek([path], 16, 3)

@@ -77,6 +77,17 @@ def test_names_and_leaves_out_damaged_records(seven, tmp_path):
     assert record_files.count_records(files[0], "") == 2
 
 
+def test_leaves_out_what_a_check_refuses(seven, tmp_path):
+    whole = list(record_files.iterate(seven, ""))
+
+    def check(record):
+        if record in (whole[0], whole[4]):
+            raise UserError("out of range")
+
+    files, lost = record_files.without_damage([seven], "", str(tmp_path), lambda path: check)
+    assert lost == 2 and list(record_files.iterate(files[0], "")) == whole[1:4] + whole[5:]
+
+
 def test_a_record_of_other_lengths_is_named(seven):
     def check(record):
         if record == third:

@@ -272,6 +272,8 @@ def test_export_without_data_compares_on_random_words(tmp_path, toy_vocab, toy_c
     (dict(data_dir="/nowhere"), "--data_dir=/nowhere: no train file for the task lcqmc"),
     (dict(vocab_file=None), "--vocab_file is required"),
     (dict(num_train_epochs=0), "--num_train_epochs is 0.0, must be above 0"),
+    (dict(num_train_epochs="inf"), "--num_train_epochs is inf, must be above 0 and finite"),
+    (dict(use_tpu=True, master="x", predict_batch_size=9), "--predict_batch_size is 9.*cores=8"),
     (dict(init_checkpoint="/nowhere/model.ckpt"), "no checkpoint '/nowhere/model.ckpt'"),
     (dict(input_encoding="latin9x"), "--input_encoding"),
 ])

@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import re
+import types
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ import tensorflow.compat.v1 as tf
 from conftest import write_text
 from toy_records import run_script, write_toy_records
 
+import checkpoints
+import modeling
 import run_pretraining
 from cli import UserError
 
@@ -104,7 +107,13 @@ BAD_RUNS = [
     (dict(bert_config_file="/none/config.json"), "no file '/none/config.json'"),
     (dict(num_warmup_steps=4), "--num_warmup_steps is 4.*--num_train_steps 4"),
     (dict(train_batch_size=0), "--train_batch_size is 0"),
+    (dict(learning_rate="nan"), "--learning_rate is nan, must be above 0 and finite"),
+    (dict(learning_rate="inf"), "--learning_rate is inf"),
+    (dict(bert_config_file=os.path.dirname(__file__)), "no file '.*tests': .*Is a directory"),
     (dict(use_tpu=True), "--use_tpu needs --tpu_name"),
+    (dict(use_tpu=True, tpu_name="x", num_tpu_cores=0), "--num_tpu_cores is 0, must be at least 1"),
+    (dict(use_tpu=True, master="x", train_batch_size=12), "--train_batch_size is 12.*cores=8"),
+    (dict(use_tpu=True, master="x", eval_batch_size=9), "--eval_batch_size is 9.*cores=8"),
 ]
 
 
@@ -140,6 +149,21 @@ def test_nothing_to_do_and_nothing_to_evaluate(toy_config, records, tmp_path):
         run_script(run_pretraining, *arguments(toy_config, records, tmp_path))
     with pytest.raises(UserError, match="holds no checkpoint"):
         run_script(run_pretraining, *arguments(toy_config, records, tmp_path, "--do_eval"))
+
+
+def test_evaluates_a_folder_at_step_0_and_names_one_without_a_step(toy_config, records, tmp_path):
+    config = modeling.AlbertConfig.from_json_file(toy_config)
+    run = types.SimpleNamespace(use_tpu=False, precision="fp32", recompute="false")
+    weights = {name: np.full(shape, 0.01, np.float32)
+               for name, shape in run_pretraining.model_variables(config, run).items()}
+    evaluate = arguments(toy_config, records, tmp_path, "--do_eval", eval_batch_size=37)
+    checkpoints.write_checkpoint(str(tmp_path), "model.ckpt", weights)
+    with pytest.raises(UserError, match="without global_step: give it as --init_checkpoint"):
+        run_script(run_pretraining, *evaluate)
+    checkpoints.write_checkpoint(str(tmp_path), "model.ckpt-0", dict(
+        weights, global_step=np.int64(0)))
+    run_script(run_pretraining, *evaluate)
+    assert results_of(tmp_path)["global_step"] == 0
 
 
 def test_a_folder_of_another_model_is_refused(toy_config, records, tmp_path):
