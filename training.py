@@ -128,7 +128,8 @@ def estimator(model_fn, run, chosen=None, session_config=None):
                                               num_shards=run.num_tpu_cores), **shared)
     return tf.estimator.tpu.TPUEstimator(
         model_fn, config=config, params={}, use_tpu=True, train_batch_size=run.train_batch_size,
-        eval_batch_size=run.eval_batch_size, predict_batch_size=run.eval_batch_size)
+        eval_batch_size=run.eval_batch_size,
+        predict_batch_size=getattr(run, "predict_batch_size", run.eval_batch_size))
 
 
 def fit(estimator, input_fn, max_steps, chosen=None):
