@@ -71,7 +71,7 @@ def define_flags(flag_values):
             "it is. Default: 0, the most that the device's memory is estimated to hold.")
     flags.DEFINE_enum("recompute", "auto", ["auto", "true", "false"],
                       "Keep only each layer's input and compute the rest again for the gradient, "
-                      "which takes a third more time. Default: auto, where not even one sequence "
+                      "which takes a third more work. Default: auto, where not even one sequence "
                       "fits without.", flag_values=flag_values)
     flags.DEFINE_enum("precision", "fp32", precision.PRECISIONS,
                       "Format of the matrix products: fp16 on a GPU, with a loss scale that adapts "
