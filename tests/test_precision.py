@@ -26,10 +26,14 @@ def test_combinations_that_do_not_work_are_refused(arguments, words):
 
 
 def test_combinations_that_work_pass(monkeypatch):
-    for arguments in (("fp32", True, False, 0), ("fp32", False, True, 0), ("fp16", True, False, 2),
+    for arguments in (("fp32", True, False, 1), ("fp32", False, True, 0), ("fp16", True, False, 2),
                       ("bf16", False, True, 0)):
         precision.check_precision(*arguments)
+    if not TF_2:
+        with pytest.raises(UserError, match="--xla.*CPU.*loses updates"):
+            precision.check_precision("fp32", True)
     if TF_2:
+        precision.check_precision("fp32", True)
         monkeypatch.setattr(precision, "cpu_has", lambda feature: False)
         with pytest.raises(UserError, match="AVX-512"):
             precision.check_precision("bf16", False)
