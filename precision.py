@@ -44,7 +44,8 @@ def check_precision(precision, xla, use_tpu=False, gpus=0):
         raise UserError("--xla is set with --use_tpu: a TPU compiles every step anyway")
     if xla and not gpus and tf.__version__.startswith("1."):
         raise UserError("--xla is set on a CPU with TensorFlow {}, which loses updates of "
-                        "variables there; take TensorFlow 2.15, or leave it out".format(tf.__version__))
+                        "variables there; take TensorFlow 2.15, or leave it out".format(
+                            tf.__version__))
     if xla and precision == "bf16":
         raise UserError("--xla is set with --precision=bf16: on a CPU only one of them works at a "
                         "time")
