@@ -322,20 +322,23 @@ def evaluate(estimator, run, source):
         training.keep_lowest_loss(results, run.output_dir)
 
 
+def session_config_of(run, chosen=None):
+    """The ConfigProto of a run's sessions; chosen: devices.Devices, None for one of this machine.
+    """
+    return precision.configure(devices.session_config(chosen, run.deterministic), run.precision,
+                               run.xla, run.use_tpu)
+
+
 def run_model(run, config, plan, chosen, train_source, eval_source):
     """Trains and evaluates as the flags say."""
-    def session_config_of(devices_used):
-        return precision.configure(devices.session_config(devices_used, run.deterministic),
-                                   run.precision, run.xla, run.use_tpu)
-
-    session_config = session_config_of(chosen)
+    session_config = session_config_of(run, chosen)
     if run.do_train:
         run = fitted(run, config, chosen, session_config)
         host_allocator.keep_freed_memory(run.recompute == "false")
     model_fn = model_function(config, run, plan)
     estimator = training.estimator(model_fn, run, chosen, session_config)
     alone = estimator if chosen.workers == 1 else training.estimator(
-        model_fn, run, session_config=session_config_of(None))
+        model_fn, run, session_config=session_config_of(run))
     if run.do_train:
         train(estimator, run, chosen, train_source, lambda: evaluate(alone, run, eval_source))
     if run.do_eval and devices.is_chief():

@@ -34,7 +34,6 @@ import devices  # noqa: E402
 import host_allocator  # noqa: E402
 import micro_batches  # noqa: E402
 import modeling  # noqa: E402
-import precision  # noqa: E402
 import run_pretraining  # noqa: E402
 
 CASE = re.compile(r"(tiny|base|large|xlarge|xxlarge)(:[1-9]\d*){3}$")
@@ -174,8 +173,7 @@ def settled_run(config, lengths, arguments):
         raise cli.UserError("--settings: {} asks for more than one device, a row is measured on "
                             "one".format(" ".join(arguments)))
     micro_batches.check_micro_batch_size(run.micro_batch_size, run.train_batch_size)
-    session_config = precision.configure(devices.session_config(chosen, run.deterministic),
-                                         run.precision, run.xla)
+    session_config = run_pretraining.session_config_of(run, chosen)
     return run_pretraining.fitted(run, config, chosen, session_config), session_config
 
 
