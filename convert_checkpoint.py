@@ -21,16 +21,12 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-import checkpoints
 import cli
-import conversion
-import huggingface
-import layouts
 import modeling
-import predictor
 import tokenization
-import verification
 from cli import UserError
+from fine_tuning import predictor
+from weights import checkpoints, formats, huggingface, layouts, verification
 
 STEP = "global_step"
 CHECKPOINT_NAMES = {"google": "model.ckpt-best", "bert": "bert_model.ckpt"}  # else model.ckpt
@@ -48,7 +44,7 @@ def define_flags(flag_values):
     string = functools.partial(flags.DEFINE_string, flag_values=flag_values)
     string("from", None, "Checkpoint, folder of a run, or Hugging Face ALBERT folder. Required.")
     string("to", None, "Folder to write; it must not be there yet. Required.")
-    flags.DEFINE_enum("format", "tf", conversion.FORMATS, "What to write. Default: the same "
+    flags.DEFINE_enum("format", "tf", formats.FORMATS, "What to write. Default: the same "
                       "checkpoint without optimizer slots, which loses nothing.",
                       flag_values=flag_values)
     string("bert_config_file", None, "Model config. Default: the one beside the checkpoint.")
@@ -81,7 +77,7 @@ def read_checkpoint(run, path):
     shapes = reader.get_variable_to_shape_map()
     heads = layouts.heads_of(shapes)
     plan = checkpoints.plan_initialization(prefix, variables_with(config, heads), "from")
-    model = conversion.Model(
+    model = formats.Model(
         config, {name: reader.get_tensor(stored) for name, stored in plan.loaded.items()},
         plan.loaded, [name for name in shapes if checkpoints.SLOT.search(name)], plan.unused,
         plan.missing, np.int64(reader.get_tensor(STEP) if STEP in shapes else 0))
@@ -101,11 +97,11 @@ def read_huggingface(run, folder):
               for name in variables_with(config, layouts.Heads(True, True, True, classes))}
     weights = {name: huggingface.turned(name, tensors[tensor])
                for name, tensor in stored.items() if tensor in tensors}
-    variables = variables_with(config, conversion.heads_of_weights(weights))
+    variables = variables_with(config, formats.heads_of_weights(weights))
     checkpoints.match_variables("--from {!r}".format(folder), {
         name: list(array.shape) for name, array in weights.items()}, variables)
     known = set(dropped) | {stored[name] for name in weights}
-    model = conversion.Model(config, weights, stored, dropped, sorted(set(tensors) - known),
+    model = formats.Model(config, weights, stored, dropped, sorted(set(tensors) - known),
                              sorted(set(variables) - set(weights)), np.int64(0))
     return model, companions(run, folder, config, classes, labels, lower_case,
                              predictor.read_description(folder))
@@ -177,7 +173,7 @@ def write_files(folder, form, model, image, along):
         files = tensorflow_files(form, model.config)
         step = {} if form == "bert" else {STEP: model.step}
         checkpoints.write_checkpoint(folder, CHECKPOINT_NAMES.get(form, "model.ckpt"),
-                                     dict(conversion.written_arrays(image), **step))
+                                     dict(formats.written_arrays(image), **step))
     if along.vocab:
         files[predictor.VOCABULARY] = "".join(token + "\n" for token in along.vocab)
     if along.description and along.labels:
@@ -190,9 +186,9 @@ def write_files(folder, form, model, image, along):
 
 def huggingface_files(image, along):
     """File name -> content of a Hugging Face folder."""
-    heads = conversion.heads_of_weights(image.weights)
+    heads = formats.heads_of_weights(image.weights)
     return {
-        huggingface.NEW_WEIGHTS: huggingface.safetensors_bytes(conversion.written_arrays(image)),
+        huggingface.NEW_WEIGHTS: huggingface.safetensors_bytes(formats.written_arrays(image)),
         huggingface.CONFIG: huggingface.config_json(image.config, image.family, heads, along.vocab,
                                                     along.labels),
         huggingface.TOKENIZER: huggingface.tokenizer_json(image.config, along.lower_case)}
@@ -249,7 +245,7 @@ def main(flag_values):
     else:
         model, along = read_checkpoint(run, source)
         form = run.format
-    image = conversion.exact_image(model, form)
+    image = formats.exact_image(model, form)
     write_folder(target, form, model, image, along)
     print(conversion_report(model, image))
     if form == "bert" and model.config.hidden_act in ("gelu", "gelu_new"):

@@ -18,13 +18,9 @@ import time
 from absl import flags, logging
 
 import cli
-import corpus
-import manifest
-import parallel
-import records
-import segmentation
-import shards
 import tokenization
+from pretraining_data import documents, manifest, records, segmentation, shards
+from pretraining_data.workers import run_jobs, usable_cores, watch
 
 SHARD_BYTES = 32 << 20  # text of one shard: about 200 MB of memory for its worker at dupe_factor 10
 SMALL_SHARD_BYTES = 2 << 20
@@ -116,7 +112,7 @@ def main(flag_values):
         run.dupe_factor = 1
     check_options(run)
     paths = cli.match_files(run.input_file, "input_file")
-    corpus.check_files(paths)
+    documents.check_files(paths)
     work = manifest.hidden_path(run.output_file, range_label(run.shard_range) + ".work")
     try:
         os.makedirs(os.path.dirname(run.output_file) or ".", exist_ok=True)
@@ -131,7 +127,7 @@ def main(flag_values):
 
 def check_options(run):
     """Raises UserError for flags that make no sense, before any work."""
-    corpus.check_encoding(run.input_encoding)
+    documents.check_encoding(run.input_encoding)
     if not 0 < run.masked_lm_prob < 1:
         raise cli.UserError("--masked_lm_prob={} is not between 0 and 1".format(
             run.masked_lm_prob))
@@ -156,17 +152,17 @@ def create(run, paths, work):
       work: folder for temporary files.
     """
     started = time.time()
-    workers = run.num_workers or parallel.usable_cores()
-    plain = corpus.unpack(paths, work, workers)
+    workers = run.num_workers or usable_cores()
+    plain = documents.unpack(paths, work, workers)
     num_bytes = sum(map(os.path.getsize, plain))
     settings = shard_settings(run, num_bytes)
     chosen = parse_range(run.shard_range, settings.num_shards)
-    spans = corpus.make_spans(plain)
+    spans = documents.make_spans(plain)
     maker = shards.ShardMaker(settings, run.vocab_file, (work, plain, len(spans)))
     label = range_label(run.shard_range)
     if not run.overwrite:
         manifest.check_identity(run.output_file, describe_output(maker, paths, num_bytes), label)
-    num_documents, checksums = index_spans(corpus.Indexer(
+    num_documents, checksums = index_spans(documents.Indexer(
         work, paths, settings.input_encoding, settings.random_seed, settings.num_shards),
         spans, workers)
     if not num_documents:
@@ -223,10 +219,10 @@ def range_label(text):
 
 def index_spans(indexer, spans, workers):
     """(number of documents, checksums by span) of the first pass over the text."""
-    results, watch = {}, parallel.watch(len(spans), "spans indexed")
-    for (number, _), result in parallel.run_jobs(indexer, list(enumerate(spans)), workers):
+    results, counter = {}, watch(len(spans), "spans indexed")
+    for (number, _), result in run_jobs(indexer, list(enumerate(spans)), workers):
         results[number] = result
-        watch()
+        counter()
     ordered = [results[number] for number in sorted(results)]
     return sum(count for count, _ in ordered), [checksum for _, checksum in ordered]
 
@@ -258,13 +254,13 @@ def make_shards(maker, progress, chosen, workers, num_shown):
     maker.load()  # before the workers, which then need not load it again
     jobs = [(shard, progress.shard_path(shard), num_shown if shard == missing[0] else 0)
             for shard in missing]
-    watch = parallel.watch(len(jobs), "shards")
-    for (shard, _, _), (counts, stage_seconds, shown) in parallel.run_jobs(maker, jobs, workers):
+    counter = watch(len(jobs), "shards")
+    for (shard, _, _), (counts, stage_seconds, shown) in run_jobs(maker, jobs, workers):
         progress.add(shard, counts)
         seconds.update(stage_seconds)
         for text in shown:
             sys.stdout.write(text + "\n\n")
-        watch()
+        counter()
     return seconds
 
 

@@ -18,11 +18,9 @@ import os
 from absl import flags, logging
 
 import cli
-import corpus
 import create_pretraining_data
-import manifest
-import records
-import shards
+from pretraining_data import manifest, records, shards
+from pretraining_data.documents import Document, make_spans, scan_documents, shard_of
 
 
 def load_beam():
@@ -73,10 +71,10 @@ class ReadDocuments(object):
         encoding, seed = self.settings.input_encoding, self.settings.random_seed
         with open_as_is(file_systems().open, piece.path) as stream, \
                 open_as_is(file_systems().open, piece.path) as source:
-            for offset, size, _ in corpus.scan_documents(stream, piece, encoding, piece.path):
+            for offset, size, _ in scan_documents(stream, piece, encoding, piece.path):
                 source.seek(offset)
-                document = corpus.Document(piece.file, offset, source.read(size).decode(encoding))
-                shard = corpus.shard_of(seed, [piece.file], [offset], self.settings.num_shards)
+                document = Document(piece.file, offset, source.read(size).decode(encoding))
+                shard = shard_of(seed, [piece.file], [offset], self.settings.num_shards)
                 yield int(shard[0]), document
 
 
@@ -141,7 +139,7 @@ def main(flag_values):
     maker = shards.ShardMaker(settings, run.vocab_file)
     description = create_pretraining_data.describe_output(
         maker, paths, sum(sizes[path] for path in paths))
-    pieces = [piece for span in corpus.make_spans(paths, size_of=sizes.get) for piece in span]
+    pieces = [piece for span in make_spans(paths, size_of=sizes.get) for piece in span]
     run_pipeline(pieces, maker, run.output_file, description, run.pipeline_options)
 
 

@@ -12,8 +12,8 @@ import os
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-import checkpoints
 import cli
+from weights import checkpoints
 
 PICTURE = "curves.png"
 COLUMNS = 3

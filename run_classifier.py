@@ -14,17 +14,10 @@ import sys
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-import checkpoints
 import cli
-import device_memory
-import export_model
-import failures
-import fine_tuning
 import modeling
-import predictor
-import tasks
-import training
-from classifier_input import (
+from fine_tuning import early_stopping, export, predictor, tasks
+from fine_tuning.examples import (
     TextEncoder,
     batches_per_epoch,
     cached_examples,
@@ -33,8 +26,10 @@ from classifier_input import (
     random_batches,
     text_batches,
 )
-from classifier_report import report_text, write_predictions, write_report
+from fine_tuning.report import report_text, write_predictions, write_report
 from tokenization import FullTokenizer
+from training import estimator, failures, memory
+from weights import checkpoints
 
 CHECKED_ROWS = 200  # an export is compared with the model on so many
 REMEMBERED = ("task_name", "columns", "data_dir", "input_encoding", "max_seq_length",
@@ -45,7 +40,7 @@ Setup = collections.namedtuple("Setup", "task labels config encoder plan")
 
 def define_flags(flag_values):
     """Defines this script's flags."""
-    training.define_flags(
+    estimator.define_flags(
         flag_values, max_seq_length=(128, "longer than nearly all pairs of sentences"),
         train_batch_size=(32, "BERT's for fine-tuning"),
         learning_rate=(2e-5, "published for LCQMC; small models want more, tiny 1e-4"),
@@ -80,7 +75,7 @@ def define_flags(flag_values):
             "Default: 0, never.")
     boolean("pad_to_max_length", False, "Pad every batch to max_seq_length, as on a TPU. Off: to "
             "its longest row, several times faster.")
-    flags.adopt_module_key_flags(training, flag_values)
+    flags.adopt_module_key_flags(estimator, flag_values)
 
 
 # --- what the run is made of ------------------------------------------------------------------
@@ -105,7 +100,7 @@ def recall(run, given):
 
 def check_job(run):
     """Raises UserError for settings that no run can be made with."""
-    training.check_settings(run)
+    estimator.check_settings(run)
     if not (run.do_train or run.do_eval or run.do_predict or run.do_export):
         raise cli.UserError("none of --do_train, --do_eval, --do_predict and --do_export is set: "
                             "nothing to do")
@@ -195,10 +190,10 @@ def classifier_function(setup, run):
             best = tf.argmax(head.logits, axis=-1, output_type=tf.int32)
             right = tf.cast(tf.equal(best, features["label_ids"]), tf.float32)
             scalars = collections.OrderedDict(accuracy=tf.reduce_mean(right))
-            return training.train_spec(
+            return estimator.train_spec(
                 run, head.loss, scalars, plan, optimizer="adamw",
                 num_train_steps=run.num_train_steps, num_warmup_steps=run.num_warmup_steps)
-        return training.predict_spec(run, {
+        return estimator.predict_spec(run, {
             "probabilities": tf.nn.softmax(head.logits), "log_probs": head.log_probs,
             "row": features["row"], "weight": features["weight"]}, plan)
     return model_fn
@@ -233,7 +228,7 @@ def start_afresh_if_changed(run, setup, examples):
         {name: getattr(run, name) for name in REMEMBERED}, made_from=made_from,
         labels=setup.labels, pair=setup.task.pair, save_best=run.save_best), setup.config,
         run.vocab_file)
-    training.write_run(run, setup.config)
+    estimator.write_run(run, setup.config)
 
 
 def fine_tune(run, setup, examples):
@@ -252,14 +247,14 @@ def fine_tune(run, setup, examples):
                         run.num_train_steps)
         return
     tf.logging.info("training from step %d to %d", start, run.num_train_steps)
-    estimator = training.estimator(classifier_function(setup, run), run)
+    trainer = estimator.make_estimator(classifier_function(setup, run), run)
 
     def train_to(step):
-        with device_memory.advice(
+        with memory.advice(
                 "--train_batch_size={} and --max_seq_length={}".format(
                     run.train_batch_size, run.max_seq_length),
                 "less of one of them, or a smaller model"):
-            training.fit(estimator, input_function(
+            estimator.fit(trainer, input_function(
                 run, examples, run.train_batch_size, seed=run.random_seed,
                 start_batch=checkpoints.step_of(run.output_dir)), step)
 
@@ -267,9 +262,9 @@ def fine_tune(run, setup, examples):
         train_to(run.num_train_steps)
         return
     dev = encode(run, setup, find_split(setup.task, run, "dev"))
-    fine_tuning.train_in_parts(
+    early_stopping.train_in_parts(
         train_to, lambda: score(run, setup, dev, "eval_batch_size", newest=True)[0],
-        fine_tuning.Evaluations(run.output_dir, start), start, run.num_train_steps,
+        early_stopping.Evaluations(run.output_dir, start), start, run.num_train_steps,
         min(per_epoch, run.save_checkpoints_steps), run.patience,
         lambda report: run.save_best and predictor.keep_best(run.output_dir, report))
 
@@ -283,13 +278,13 @@ def score(run, setup, examples, batch_flag, newest=False):
     checkpoint = (checkpoints.newest_checkpoint(run.output_dir) if newest
                   else predictor.chosen_checkpoint(run.output_dir))
     tf.logging.info("%s with %s", examples.source, checkpoint or run.init_checkpoint)
-    with device_memory.evaluation_advice(run, batch_flag):
-        probabilities, log_probs = fine_tuning.scores(
-            training.estimator(classifier_function(setup, run), run),
+    with memory.evaluation_advice(run, batch_flag):
+        probabilities, log_probs = early_stopping.scores(
+            estimator.make_estimator(classifier_function(setup, run), run),
             input_function(run, examples, getattr(run, batch_flag)), examples, checkpoint)
     if examples.unlabelled:
         return None, probabilities
-    return fine_tuning.report_of(log_probs, examples, setup.labels), probabilities
+    return early_stopping.report_of(log_probs, examples, setup.labels), probabilities
 
 
 def evaluate_split(run, setup):
@@ -328,7 +323,7 @@ def answer(run):
         print(line, flush=True)
 
 
-def export(run, setup):
+def export_files(run, setup):
     """Writes saved_model/ and the TFLite files to output_dir, and compares them with the model."""
     sources = tasks.files_there(setup.task, run.data_dir, tf.io.gfile.exists)
     if sources:
@@ -336,7 +331,7 @@ def export(run, setup):
                                CHECKED_ROWS)
     else:
         batches = random_batches(setup.encoder, CHECKED_ROWS, run.random_seed)
-    for line in export_model.export_and_check(run.output_dir, batches):
+    for line in export.export_and_check(run.output_dir, batches):
         print(line, flush=True)
 
 
@@ -366,7 +361,7 @@ def carry_out(run, setup):
     if run.do_predict and run.predict_file != "-":
         predict(run, setup)
     if run.do_export:
-        export(run, setup)
+        export_files(run, setup)
     if run.do_predict and run.predict_file == "-":
         answer(run)
 

@@ -13,19 +13,14 @@ import types
 import tensorflow.compat.v1 as tf
 from absl import flags
 
-import checkpoints
 import cli
-import device_memory
 import devices
-import failures
-import host_allocator
-import micro_batches
 import modeling
 import optimization
 import plot_training
-import precision
-import pretraining_input
-import training
+from pretraining import reader
+from training import estimator, failures, host_allocator, memory, micro_batches, precision
+from weights import checkpoints
 
 PUBLISHED_RATE = 0.00176  # for PUBLISHED_BATCH sequences; smaller batches by the square root
 PUBLISHED_BATCH = 4096
@@ -35,7 +30,7 @@ SEED_STRIDE = 1000003  # a prime, so that seeds of neighbouring steps lie far ap
 
 def define_flags(flag_values):
     """Defines this script's flags."""
-    training.define_flags(
+    estimator.define_flags(
         flag_values, max_seq_length=(512, "what create_pretraining_data.py writes"),
         train_batch_size=(32, "fits a small model on any machine"),
         learning_rate=(0.000156, "0.00176, published for batch 4096, times sqrt(32 / 4096)"),
@@ -81,7 +76,7 @@ def define_flags(flag_values):
                       "nothing and a TPU does it anyway.", flag_values=flag_values)
     flags.DEFINE_enum("optimizer", "lamb", ["lamb", "adamw"], "Update rule. Default: the paper's.",
                       flag_values=flag_values)
-    flags.adopt_module_key_flags(training, flag_values)
+    flags.adopt_module_key_flags(estimator, flag_values)
 
 
 def pretraining_heads(features, config, training_mode, run, seed=0, weight_sum=None):
@@ -153,7 +148,7 @@ def model_function(config, run, plan):
         loss = scalars.pop("loss")
         if loss_scale:
             scalars["skipped_steps"] = loss_scale.skipped
-        return training.train_spec(
+        return estimator.train_spec(
             run, loss, scalars, start(), gradients=gradients, loss_scale=loss_scale,
             tokens=tf.reduce_sum(features["input_mask"]), optimizer=run.optimizer,
             num_train_steps=run.num_train_steps, num_warmup_steps=run.num_warmup_steps)
@@ -161,7 +156,7 @@ def model_function(config, run, plan):
     def evaluate_batch(features):
         masked, order = pretraining_heads(features, config, False, run)
         rows = tf.cast(features["input_mask"][:, 0], tf.float32)  # 0 on filled-up rows
-        return training.eval_spec(run, masked.loss + order.loss, evaluation_metrics, [
+        return estimator.eval_spec(run, masked.loss + order.loss, evaluation_metrics, [
             masked.example_loss, correct(masked, features["masked_lm_ids"]),
             tf.reshape(features["masked_lm_weights"], [-1]),  # [B*P]
             order.example_loss, correct(order, features["next_sentence_labels"]), rows], start())
@@ -192,7 +187,7 @@ def model_variables(config, run):
 
 def check_run(run, config):
     """Raises UserError for settings that no run can be made with; warns of an odd rate."""
-    training.check_settings(run)
+    estimator.check_settings(run)
     precision.check_precision(run.precision, run.xla, run.use_tpu,
                               len(tf.config.experimental.list_physical_devices("GPU")))
     if not (run.do_train or run.do_eval):
@@ -231,9 +226,9 @@ def device_batch_size(run, chosen):
 def fitted(run, config, chosen, session_config):
     """The run with --micro_batch_size and --recompute settled, so that a step fits its devices."""
     batch_size = device_batch_size(run, chosen)
-    rows, again = device_memory.choose_micro_batch(
-        config, device_memory.Shape(run.max_seq_length, run.max_predictions_per_seq), batch_size,
-        device_memory.device_memory(chosen, session_config, run.use_tpu), run.micro_batch_size,
+    rows, again = memory.choose_micro_batch(
+        config, memory.Shape(run.max_seq_length, run.max_predictions_per_seq), batch_size,
+        memory.device_memory(chosen, session_config, run.use_tpu), run.micro_batch_size,
         run.recompute, on_host=not run.use_tpu and "cpu" in chosen.names[0])
     return types.SimpleNamespace(**dict(vars(run), micro_batch_size=rows,
                                         recompute="true" if again else "false"))
@@ -242,11 +237,11 @@ def fitted(run, config, chosen, session_config):
 def sources(run, config):
     """The checked records to train on and to evaluate on."""
     def checked(patterns, flag_name):
-        found = pretraining_input.peek(
-            pretraining_input.find_files(patterns, flag_name), run.max_seq_length,
+        found = reader.peek(
+            reader.find_files(patterns, flag_name), run.max_seq_length,
             run.max_predictions_per_seq, flag_name, run.skip_corrupt_records,
             config.vocab_size)
-        pretraining_input.check_vocab_size(found, config.vocab_size)
+        reader.check_vocab_size(found, config.vocab_size)
         return found
 
     source = checked(run.input_file, "input_file")
@@ -262,7 +257,7 @@ def sources(run, config):
 def sound_sources(run, train_source, eval_source):
     """Both sources without corrupt records; files that held some are copied to output_dir."""
     def sound(source, folder):
-        return pretraining_input.without_corrupt(source, os.path.join(run.output_dir, folder))
+        return reader.without_corrupt(source, os.path.join(run.output_dir, folder))
 
     train_sound = sound(train_source, "sound_records")
     if eval_source in (None, train_source):
@@ -282,12 +277,12 @@ def training_input(run, source):
         elif input_context:
             batch_size = input_context.get_per_replica_batch_size(run.train_batch_size)
             worker, workers = input_context.input_pipeline_id, input_context.num_input_pipelines
-        return pretraining_input.training_dataset(
+        return reader.training_dataset(
             source, batch_size, run.random_seed, step * run.train_batch_size, worker, workers)
     return input_fn
 
 
-def train(estimator, run, chosen, source, evaluate_now):
+def train(trainer, run, chosen, source, evaluate_now):
     """Trains up to --num_train_steps from where the folder's newest checkpoint stands.
 
     evaluate_now() is called after every --eval_every_checkpoints checkpoints.
@@ -300,26 +295,26 @@ def train(estimator, run, chosen, source, evaluate_now):
     every = run.eval_every_checkpoints * run.save_checkpoints_steps or last
     while step < last:
         step = min(last, (step // every + 1) * every)
-        with device_memory.pretraining_advice(run):
-            training.fit(estimator, training_input(run, source), step, chosen)
+        with memory.pretraining_advice(run):
+            estimator.fit(trainer, training_input(run, source), step, chosen)
         if run.eval_every_checkpoints and (step < last or not run.do_eval):
             evaluate_now()
 
 
-def evaluate(estimator, run, source):
+def evaluate(trainer, run, source):
     """Evaluates the newest checkpoint, or --init_checkpoint where the folder has none."""
     def input_fn(params):
-        return pretraining_input.evaluation_dataset(
+        return reader.evaluation_dataset(
             source, params.get("batch_size", run.eval_batch_size))
     steps = run.max_eval_steps or None
     if run.use_tpu and not steps:
-        steps = -(-pretraining_input.count_source(source) // run.eval_batch_size)
-    with device_memory.evaluation_advice(run, "eval_batch_size"):
-        results = dict(estimator.evaluate(input_fn, steps=steps))
+        steps = -(-reader.count_source(source) // run.eval_batch_size)
+    with memory.evaluation_advice(run, "eval_batch_size"):
+        results = dict(trainer.evaluate(input_fn, steps=steps))
     results["loss"] = results["mlm_loss"] + results["sop_loss"]
-    training.write_results(results, run.output_dir)
+    estimator.write_results(results, run.output_dir)
     if run.do_train and run.eval_every_checkpoints:
-        training.keep_lowest_loss(results, run.output_dir)
+        estimator.keep_lowest_loss(results, run.output_dir)
 
 
 def session_config_of(run, chosen=None):
@@ -336,11 +331,11 @@ def run_model(run, config, plan, chosen, train_source, eval_source):
         run = fitted(run, config, chosen, session_config)
         host_allocator.keep_freed_memory(run.recompute == "false")
     model_fn = model_function(config, run, plan)
-    estimator = training.estimator(model_fn, run, chosen, session_config)
-    alone = estimator if chosen.workers == 1 else training.estimator(
+    trainer = estimator.make_estimator(model_fn, run, chosen, session_config)
+    alone = trainer if chosen.workers == 1 else estimator.make_estimator(
         model_fn, run, session_config=session_config_of(run))
     if run.do_train:
-        train(estimator, run, chosen, train_source, lambda: evaluate(alone, run, eval_source))
+        train(trainer, run, chosen, train_source, lambda: evaluate(alone, run, eval_source))
     if run.do_eval and devices.is_chief():
         evaluate(alone, run, eval_source)
     if run.plot and devices.is_chief():
@@ -371,10 +366,10 @@ def main(flag_values):
     elif not (run.do_train or plan):
         raise cli.UserError("--do_eval: --output_dir {!r} holds no checkpoint and there is no "
                             "--init_checkpoint".format(run.output_dir))
-    with failures.explained(run.output_dir, lambda: pretraining_input.find_damage(
+    with failures.explained(run.output_dir, lambda: reader.find_damage(
             [train_source] + [eval_source] * bool(eval_source))):
         if devices.is_chief():
-            training.write_run(run, config)
+            estimator.write_run(run, config)
         if run.skip_corrupt_records:
             train_source, eval_source = sound_sources(run, train_source, eval_source)
         run_model(run, config, plan, chosen, train_source, eval_source)

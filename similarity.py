@@ -16,7 +16,7 @@ import sys
 from absl import flags
 
 import cli
-from predictor import Predictor
+from fine_tuning.predictor import Predictor
 
 
 class SentenceSimilarity(object):

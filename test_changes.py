@@ -19,8 +19,8 @@ from absl import flags
 
 import create_pretraining_data
 import modeling
-import records
 import tokenization
+from pretraining_data import records
 
 ROOT = os.path.dirname(os.path.abspath(__file__))
 SIZES = ("tiny", "base", "large", "xlarge", "xxlarge")

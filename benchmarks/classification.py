@@ -22,16 +22,16 @@ import types
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
-import tensorflow.compat.v1 as tf  # noqa: E402
-from absl import flags  # noqa: E402
+import tensorflow.compat.v1 as tf
+from absl import flags
 
-import classifier_input  # noqa: E402
-import cli  # noqa: E402
-import modeling  # noqa: E402
-import optimization  # noqa: E402
-import run_classifier  # noqa: E402
-import tasks  # noqa: E402
-from tokenization import FullTokenizer  # noqa: E402
+import cli
+import modeling
+import optimization
+import run_classifier
+from fine_tuning import tasks
+from fine_tuning.examples import TextEncoder, cached_examples, example_batches
+from tokenization import FullTokenizer
 
 Subject = collections.namedtuple("Subject", "task folder files max_seq_length epochs")
 SUBJECTS = (
@@ -138,7 +138,7 @@ def speed(examples, setup, training, pad_to, batches):
     run = types.SimpleNamespace(use_tpu=False, classifier_dropout=0.1)
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(1)
-        data = classifier_input.example_batches(examples, BATCH, pad_to, seed=1)
+        data = example_batches(examples, BATCH, pad_to, seed=1)
         iterator = tf.data.make_initializable_iterator(data)
         head = run_classifier.classifier(iterator.get_next(), setup, run, training,
                                          tf.cast(tf.train.get_or_create_global_step(), tf.int32))
@@ -158,8 +158,8 @@ def speed(examples, setup, training, pad_to, batches):
 def speed_table(settings):
     """Prints how much is gained by padding to the longest row of a batch, on LCQMC's test file."""
     task = tasks.task_named("lcqmc")
-    encoder = classifier_input.TextEncoder(FullTokenizer(settings.vocab_file), LONGEST)
-    examples = classifier_input.cached_examples(
+    encoder = TextEncoder(FullTokenizer(settings.vocab_file), LONGEST)
+    examples = cached_examples(
         task, task.labels, os.path.join(settings.data_dir, "lcqmc", "test.txt"), encoder,
         os.path.join(settings.output_dir, "encoded"), "utf-8", True)
     config = modeling.AlbertConfig.from_json_file(settings.bert_config_file)

@@ -19,11 +19,13 @@ from absl import flags
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
-import cli  # noqa: E402
-import corpus  # noqa: E402
-import manifest  # noqa: E402
-import segmentation  # noqa: E402
-import shards  # noqa: E402
+import cli
+from pretraining_data import (
+    manifest,
+    segmentation,
+    shards,
+)
+from pretraining_data.documents import Indexer, make_spans
 
 MEGABYTE = 1e6
 IMPORTS_ONLY = ("import sys; sys.path.insert(0, {!r}); import create_pretraining_data; "
@@ -101,9 +103,9 @@ def measure_stages(text):
             time.process_time() - started))
         num_bytes = write_corpus(folder, text, len(text.encode("utf-8")), 1)
         paths = [os.path.join(folder, "00000.txt")]
-        spans = corpus.make_spans(paths)
+        spans = make_spans(paths)
         started = time.process_time()
-        indexer = corpus.Indexer(folder, paths, "utf-8", 1, 1)
+        indexer = Indexer(folder, paths, "utf-8", 1, 1)
         for job in enumerate(spans):
             indexer(job)
         seconds = {"index": time.process_time() - started}

@@ -24,17 +24,19 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
 
-import numpy as np  # noqa: E402
-import tensorflow.compat.v1 as tf  # noqa: E402
-from absl import flags  # noqa: E402
+import numpy as np
+import tensorflow.compat.v1 as tf
+from absl import flags
 
-import cli  # noqa: E402
-import device_memory  # noqa: E402
-import devices  # noqa: E402
-import host_allocator  # noqa: E402
-import micro_batches  # noqa: E402
-import modeling  # noqa: E402
-import run_pretraining  # noqa: E402
+import cli
+import devices
+import modeling
+import run_pretraining
+from training import (
+    host_allocator,
+    memory,
+    micro_batches,
+)
 
 CASE = re.compile(r"(tiny|base|large|xlarge|xxlarge)(:[1-9]\d*){3}$")
 STATUS = "/proc/self/status"  # getrusage counts what the parent held when it was forked
@@ -193,7 +195,7 @@ def measure(case, steps, warm_up, arguments):
                 session.run([spec.loss, spec.train_op])
             cpu, clock = timed(lambda: session.run([spec.loss, spec.train_op]), steps)
     peak = peak_megabytes()  # before the matrix product has its say
-    estimate = device_memory.step_bytes(config, device_memory.Shape(*lengths[1:]),
+    estimate = memory.step_bytes(config, memory.Shape(*lengths[1:]),
                                         run.micro_batch_size, lengths[0], run.recompute == "true")
     return collections.OrderedDict([
         ("tensorflow", tf.__version__), ("steps_per_second", 1.0 / clock),
@@ -218,8 +220,8 @@ def print_capacities(cases, gigabytes):
     print("| model, length, predictions |" + "".join(" {} GB |".format(size) for size in gigabytes)
           + "\n" + "|---" * (1 + len(gigabytes)) + "|")
     for case in cases:
-        shape = device_memory.Shape(*lengths_of(case)[1:])
-        found = ["{} / {}".format(*[device_memory.capacity(
+        shape = memory.Shape(*lengths_of(case)[1:])
+        found = ["{} / {}".format(*[memory.capacity(
             model_of(case), shape, float(size) * 2 ** 30, again) for again in (False, True)])
                  for size in gigabytes]
         print("| {}, {}, {} | ".format(case.split(":")[0], *shape) + " | ".join(found) + " |")

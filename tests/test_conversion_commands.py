@@ -6,16 +6,15 @@ import os
 import shutil
 
 import numpy as np
-from conftest import write_text
-from numpy_models import random_weights
-from test_convert_checkpoint import ALBERT_ZH, GOOGLE, shapes_of
-from test_readme import COMMANDS, python_call
-from test_run_classifier import pair_rows
-from toy_records import run_script
+from helpers.numpy_models import random_weights
+from helpers.readme import COMMANDS, python_call
+from helpers.toy_records import run_script
+from helpers.toy_styles import ALBERT_ZH, GOOGLE, shapes_of
+from helpers.toys import pair_rows, write_text
 
-import checkpoints
 import convert_checkpoint
-import predictor
+from fine_tuning import predictor
+from weights import checkpoints
 
 MARKS = ("convert_checkpoint.py", "--output_dir=output/from_")
 TOY = {"max_seq_length": 16, "train_batch_size": 8, "num_train_epochs": 1}

@@ -1,6 +1,5 @@
 """Conversions: bit-equal round trips, exact images, refusals in one line."""
 
-import functools
 import io
 import json
 import os
@@ -9,44 +8,18 @@ import types
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import FIXTURES, TOY_CONFIG, toy_tokens, write_text
-from numpy_models import GOOGLE_CONFIG, NumpyBert, google_shapes, random_weights
+from helpers.numpy_models import NumpyBert, google_shapes, random_weights
+from helpers.toy_classifier import PAIRS, write_classifier
+from helpers.toy_records import run_script
+from helpers.toy_styles import ALBERT_ZH, GOOGLE, STYLES, shapes_of
+from helpers.toys import FIXTURES, toy_tokens, write_text
 from safetensors.numpy import load_file, save_file
-from toy_classifier import PAIRS, write_classifier
-from toy_records import run_script
 
-import checkpoints
-import conversion
 import convert_checkpoint
-import huggingface
-import layouts
 import modeling
-import predictor
-import verification
 from cli import UserError
-
-VOCAB = len(toy_tokens())
-ALBERT_ZH = dict(TOY_CONFIG, vocab_size=VOCAB, num_hidden_layers=1)  # graphs are built by dozens
-GOOGLE = dict(GOOGLE_CONFIG, vocab_size=VOCAB, num_hidden_layers=1)
-TWO = dict(ALBERT_ZH, num_hidden_layers=2)
-STYLES = {"albert_zh": ALBERT_ZH, "preln": dict(ALBERT_ZH, ln_type="preln"),
-          "two": TWO, "attention": dict(TWO, parameter_sharing="attention"),
-          "ffn": dict(TWO, parameter_sharing="ffn"),
-          "none": dict(TWO, parameter_sharing="none", hidden_act="relu"), "google": GOOGLE,
-          "groups": dict(GOOGLE, num_hidden_layers=2, num_hidden_groups=2, hidden_act="relu"),
-          "erf": dict(GOOGLE, hidden_act="gelu_erf")}
-
-
-@functools.lru_cache(maxsize=None)
-def shapes_of(style):
-    """Name -> shape of a style's variables with both pre-training heads."""
-    values = dict(STYLES[style])
-    if "num_hidden_groups" in values:
-        values = {key: value for key, value in values.items()
-                  if key not in modeling.AlbertConfig.IGNORED}
-        values["embedding_style"] = "google"
-    return convert_checkpoint.variables_with(modeling.AlbertConfig(**values),
-                                              layouts.Heads(True, True, True, 0))
+from fine_tuning import predictor
+from weights import checkpoints, formats, huggingface, layouts, verification
 
 
 @pytest.fixture
@@ -211,7 +184,7 @@ def test_groups_rounded_otherwise_are_refused():
         {key: ALBERT_ZH[key] for key in modeling.AlbertConfig.REQUIRED}, num_hidden_layers=22))
     for form in ("google", "huggingface"):
         with pytest.raises(UserError, match="22 of 22 layers is rounded otherwise"):
-            conversion.refuse_inexact(config, form)
+            formats.refuse_inexact(config, form)
 
 
 def test_bad_input_leaves_nothing_behind(model_folder, tmp_path, toy_vocab, monkeypatch):
@@ -362,7 +335,7 @@ def test_verification_finds_a_wrong_weight(model_folder, tmp_path):
     run = types.SimpleNamespace(bert_config_file=None, vocab_file=None, labels=None,
                                 do_lower_case=None, format="albert_zh")
     model, _ = convert_checkpoint.read_checkpoint(run, source)
-    image = conversion.exact_image(model, "albert_zh")
+    image = formats.exact_image(model, "albert_zh")
     assert "largest difference 0 (" in verification.verify(target, model, image)
     wrong = arrays_of(target)
     wrong["bert/encoder/layer_shared/attention/self/query/kernel"] *= 1.1

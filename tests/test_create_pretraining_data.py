@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
-from conftest import TOY_SENTENCES, write_text
+from helpers.toys import TOY_SENTENCES, write_text
 
 import cli
-import corpus
 import create_pretraining_data
-import records
-import shards
 import tokenization
+from pretraining_data import records, shards
+from pretraining_data.documents import Document
 
 SETTINGS = shards.Settings(
     masking="static", max_seq_length=64, max_predictions_per_seq=10, masked_lm_prob=0.15, ngram=1,
@@ -111,7 +110,7 @@ def test_masked_positions_are_jieba_words(toy_vocab, whole_words):
                               toy_vocab)
     ids = maker.tokenizer.convert_tokens_to_ids(list(sentence))
     parts_of_words = 0
-    documents = [corpus.Document(0, 0, sentence + "\n老师让大家写一篇短文")]
+    documents = [Document(0, 0, sentence + "\n老师让大家写一篇短文")]
     for masked, row in masked_spans(maker, documents, 500):
         start = next(index for index in range(len(row)) if row[index:index + len(ids)] == ids)
         assert len(masked) <= 4
@@ -123,7 +122,7 @@ def test_masked_positions_are_jieba_words(toy_vocab, whole_words):
 
 def test_halves_are_neighbours_and_never_the_same(toy_vocab):
     one, three = TOY_SENTENCES[0], TOY_SENTENCES[1:4]
-    documents = [corpus.Document(0, 0, one), corpus.Document(0, 50, "\n".join(three))]
+    documents = [Document(0, 0, one), Document(0, 50, "\n".join(three))]
     maker = shards.ShardMaker(SETTINGS._replace(short_seq_prob=1.0, dupe_factor=3), toy_vocab)
     ids = segmented_sentences(toy_vocab, three)
     whole = sum(ids, [])

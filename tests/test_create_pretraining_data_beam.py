@@ -7,12 +7,12 @@ import sys
 
 import pytest
 from absl import flags
-from conftest import write_text
+from helpers.toys import write_text
 
 import cli
 import create_pretraining_data
 import create_pretraining_data_beam
-import manifest
+from pretraining_data import manifest
 
 needs_beam = pytest.mark.skipif(importlib.util.find_spec("apache_beam") is None,
                                 reason="needs Apache Beam: ./setup.sh --with=beam")

@@ -1,5 +1,6 @@
 """Several devices and several machines give what one gives; settings that cannot work fail."""
 
+import functools
 import glob
 import json
 import os
@@ -12,8 +13,8 @@ import sys
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT, TOY_CONFIG, toy_tokens, write_text
-from toy_records import run_script, write_toy_records
+from helpers.toy_records import pretraining_arguments, run_script, write_toy_records
+from helpers.toys import ROOT, TOY_CONFIG, toy_tokens, write_text
 
 import devices
 import optimization
@@ -23,6 +24,8 @@ from cli import UserError
 CLIP_NORM = 0.1  # below every norm in these runs
 NOISE = "self/key/bias"  # its true gradient is 0, LAMB amplifies the rounding
 SECONDS = 120
+arguments = functools.partial(pretraining_arguments, do_train=True, train_batch_size=16,
+                              num_train_steps=5, save_checkpoints_steps=5)
 
 
 @pytest.fixture(scope="module")
@@ -51,16 +54,6 @@ def five_steps(small_config, records, tmp_path_factory):
     folder = tmp_path_factory.mktemp("one")
     run_script(run_pretraining, *arguments(small_config, records[:1], folder))
     return str(folder)
-
-
-def arguments(small_config, records, output, **changes):
-    settings = dict(bert_config_file=small_config, input_file=",".join(records),
-                    output_dir=str(output), do_train=True, max_seq_length=16,
-                    max_predictions_per_seq=3, train_batch_size=16, num_train_steps=5,
-                    num_warmup_steps=1, save_checkpoints_steps=5, learning_rate=0.01,
-                    log_every_steps=1)
-    settings.update(changes)
-    return ["--%s=%s" % item for item in settings.items()]
 
 
 def weights_of(folder):

@@ -6,52 +6,14 @@ import os
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import FIXTURES, ROOT, TOY_CONFIG, write_text
+from helpers.toy_models import build, case_inputs, load, reference_config, set_variables, toy_config
+from helpers.toys import FIXTURES, ROOT, TOY_CONFIG, write_text
 
 import modeling
 from cli import UserError
 
-REFERENCE = os.path.join(FIXTURES, "albert_zh_postln")
 CASES = ("main", "full", "single", "short", "fullpad")
 TOLERANCE = {"fullpad": 2e-3}  # -10000 in float32 quantises the scores of an all-padding row
-
-
-def toy_config(**changes):
-    return modeling.AlbertConfig(**dict(TOY_CONFIG, vocab_size=100, **changes))
-
-
-def load(name):
-    return np.load(os.path.join(REFERENCE, name + ".npz"))
-
-
-def case_inputs(case):
-    """The case's input arrays by feature name."""
-    inputs = load("inputs")
-    return {name.split("/")[1]: inputs[name] for name in inputs.files
-            if name.startswith(case + "/")}
-
-
-def build(config, features, **options):
-    """Model and both pre-training heads over constant features."""
-    model = modeling.AlbertModel(config, tf.constant(features["input_ids"]),
-                                 tf.constant(features["input_mask"]),
-                                 tf.constant(features["segment_ids"]), **options)
-    masked = modeling.masked_lm_head(
-        model, tf.constant(features["masked_lm_positions"]),
-        tf.constant(features["masked_lm_ids"]),
-        tf.constant(features["masked_lm_weights"].astype(np.float32)))
-    order = modeling.sentence_order_head(
-        model, tf.reshape(tf.constant(features["next_sentence_labels"]), [-1]))  # [B]
-    return model, masked, order
-
-
-def set_variables(session, values):
-    for variable in tf.global_variables():
-        variable.load(values[variable.op.name], session)
-
-
-def reference_config():
-    return modeling.AlbertConfig.from_json_file(os.path.join(REFERENCE, "config.json"))
 
 
 @pytest.mark.parametrize("one_hot", [False, True])

@@ -6,13 +6,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from test_modeling import (
-    REFERENCE,
-    build,
-    case_inputs,
-    load,
-    reference_config,
-)
+from helpers.toy_models import REFERENCE, build, case_inputs, load, reference_config
 
 import optimization
 

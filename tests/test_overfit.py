@@ -2,12 +2,12 @@
 
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import write_text
-from toy_records import run_script
+from helpers.toy_records import run_script
+from helpers.toys import write_text
 
 import create_pretraining_data
-import precision
 import run_pretraining
+from training import precision
 
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 SENTENCES = ["".join(CHARACTERS[(start * 7 + place * (start % 5 + 1)) % len(CHARACTERS)] + " "

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 import tensorflow.compat.v1 as tf
-from toy_records import run_script
+from helpers.toy_records import run_script
 
 import plot_training
 from cli import UserError

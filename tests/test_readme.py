@@ -9,15 +9,15 @@ import glob
 import importlib
 import os
 import re
-import shlex
 import shutil
 
 import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
-from conftest import ROOT, write_text
-from toy_classifier import write_classifier
-from toy_records import run_script, write_toy_records
+from helpers.readme import COMMANDS, commands_of, python_call, text_of
+from helpers.toy_classifier import write_classifier
+from helpers.toy_records import run_script, write_toy_records
+from helpers.toys import ROOT, write_text
 
 # What a command holds that is not run here, and why.
 NOT_RUN = [
@@ -46,34 +46,6 @@ TOY_VALUES = {
 OTHER_FLAGS = {"help", "which", "with", "flag", "runner"}
 
 
-def text_of(name):
-    with open(os.path.join(ROOT, name), encoding="utf-8") as stream:
-        return stream.read()
-
-
-def commands_of(text):
-    """The commands of the ```bash blocks, continued lines joined, exported names filled in."""
-    exported, found = {}, []
-    for block in re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        for line in block.replace("\\\n", " ").split("\n"):
-            for name, value in exported.items():
-                line = line.replace("$" + name, value)
-            exported.update(re.findall(r"^export (\w+)=(\S+)$", line))
-            if line.strip() and not line.startswith("#"):
-                found.append(" ".join(line.split()))
-    return found
-
-
-def python_call(command):
-    """(script's name, its arguments) of a command, or None for one that calls no script here."""
-    words = [word for word in shlex.split(command) if word not in ("nohup", "&")]
-    while words and re.match(r"\w+=", words[0]):
-        del words[0]
-    if words[0] in ("python", "python3") and words[1].endswith(".py"):
-        return words[1][:-len(".py")], words[2:]
-    return None
-
-
 def script_names():
     """The scripts that take flags."""
     return [os.path.basename(path)[:-len(".py")] for path in sorted(glob.glob(ROOT + "/*.py"))
@@ -87,7 +59,6 @@ def flags_of(name):
     return values
 
 
-COMMANDS = commands_of(text_of("README.md"))
 RUN = [command for command in COMMANDS if not any(mark in command for mark, _ in NOT_RUN)]
 
 

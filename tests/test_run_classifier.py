@@ -10,21 +10,14 @@ import sys
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT, TOY_CONFIG, TOY_SENTENCES, toy_tokens, write_text
-from toy_classifier import PAIRS, write_classifier
-from toy_records import run_script
+from helpers.toy_classifier import PAIRS, write_classifier
+from helpers.toy_records import run_script
+from helpers.toys import ROOT, TOY_CONFIG, pair_rows, toy_tokens, write_text
 
 import modeling
-import predictor
 import run_classifier
 from cli import UserError
-
-
-def pair_rows(count, start=0):
-    """LCQMC lines of different lengths; the second text alone tells the label."""
-    return "".join("{}\t{}\t{}\n".format(
-        TOY_SENTENCES[n % 12][:2 + n % 5], "明天" if n % 2 else "图书馆", n % 2)
-        for n in range(start, start + count))
+from fine_tuning import predictor
 
 
 def write_data(folder, train=48, dev=13, test=9):

@@ -1,5 +1,6 @@
 """run_pretraining.py end to end on toy records: training, resuming, evaluating, refusing."""
 
+import functools
 import glob
 import json
 import os
@@ -9,27 +10,20 @@ import types
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import write_text
-from toy_records import run_script, write_toy_records
+from helpers.toy_records import pretraining_arguments, run_script, write_toy_records
+from helpers.toys import write_text
 
-import checkpoints
 import modeling
 import run_pretraining
 from cli import UserError
+from weights import checkpoints
+
+arguments = functools.partial(pretraining_arguments, log_every_steps=2, learning_rate=0.000156)
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
     return write_toy_records(tmp_path_factory.mktemp("records") / "tf_toy.tfrecord", 37)
-
-
-def arguments(toy_config, records, output, *more, **changes):
-    settings = dict(bert_config_file=toy_config, input_file=records, output_dir=str(output),
-                    max_seq_length=16, max_predictions_per_seq=3, train_batch_size=8,
-                    num_train_steps=4, num_warmup_steps=1, save_checkpoints_steps=4,
-                    eval_batch_size=8, log_every_steps=2)
-    settings.update(changes)
-    return ["--%s=%s" % item for item in settings.items()] + list(more)
 
 
 def results_of(output):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, write_text
+from helpers.toys import ROOT, write_text
 
 TOOLS = ["basename", "bash", "cat", "cmp", "cp", "dirname", "head", "mktemp", "mv", "rm", "sed",
          "sort", "uniq"]

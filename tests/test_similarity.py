@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 from absl import flags
-from conftest import write_text
-from toy_classifier import PAIRS, write_classifier
+from helpers.toy_classifier import PAIRS, write_classifier
+from helpers.toys import write_text
 
 import similarity
 from cli import UserError

@@ -7,6 +7,7 @@ A rule is a function from a Source to complaints; BAD_SNIPPETS shows for each wh
 import ast
 import collections
 import glob
+import importlib
 import importlib.util
 import io
 import os
@@ -16,13 +17,18 @@ import sys
 import tokenize
 
 import pytest
-from conftest import ROOT
+from helpers.toys import ROOT
 
-WITHOUT_TENSORFLOW = [
-    "cli", "tokenization", "tasks", "records", "corpus", "segmentation", "pairs", "masking",
-    "shards", "manifest", "parallel", "create_pretraining_data"]
+WITHOUT_TENSORFLOW = ["cli", "tokenization", "fine_tuning.tasks", "create_pretraining_data"]
+ROOMS = {  # what each room uses beside itself: rooms, and modules of the root
+    "pretraining_data": {"cli", "tokenization"},
+    "pretraining": {"pretraining_data", "cli"},
+    "training": {"weights", "cli", "devices", "optimization"},
+    "fine_tuning": {"training", "weights", "cli", "modeling", "tokenization"},
+    "weights": {"cli", "modeling"},
+}
 DEFINED_IN_EVERY_SCRIPT = {"main", "define_flags"}
-FUNCTION_LINES, FUNCTION_LINES_AS_A_RULE, FILE_LINES = 60, 40, 400
+FUNCTION_LINES, FUNCTION_LINES_AS_A_RULE = 60, 40
 
 
 class Source:
@@ -31,6 +37,8 @@ class Source:
     def __init__(self, path, text):
         self.path = path
         self.name = os.path.splitext(os.path.basename(path))[0]
+        self.room = os.path.dirname(path)
+        self.module = (self.room.replace("/", ".") + "." + self.name).lstrip(".")
         self.text = text
         self.tree = ast.parse(text)
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
@@ -64,9 +72,9 @@ def sources(*patterns):
     return found
 
 
-MODULES = sources("*.py")
+MODULES = sources("*.py", *[room + "/*.py" for room in sorted(ROOMS)])
 BENCHMARKS = sources("benchmarks/*.py")
-TESTS = sources("tests/*.py")
+TESTS = sources("tests/*.py", "tests/*/*.py")
 
 
 def last_line(node):
@@ -95,11 +103,6 @@ def functions_are_short(source):
         length = last_line(function) - function.lineno + 1
         if length > FUNCTION_LINES:
             yield function.lineno, "{} has {} lines".format(function.name, length)
-
-
-def files_are_short(source):
-    if source.text.count("\n") > FILE_LINES:
-        yield FILE_LINES, "the file has {} lines".format(source.text.count("\n"))
 
 
 def flags_are_read_in_main(source):
@@ -236,13 +239,12 @@ def names_say_something(source):
 
 EVERYWHERE = [functions_are_short, tensorflow_is_imported_one_way, text_has_an_encoding,
               comments_are_prose, no_name_starts_with_get, names_say_something]
-IN_MODULES = EVERYWHERE + [files_are_short, flags_are_read_in_main, flags_are_defined_on_demand,
+IN_MODULES = EVERYWHERE + [flags_are_read_in_main, flags_are_defined_on_demand,
                            only_scripts_print, reshapes_say_the_shape, variables_are_named,
                            docstrings_are_there]
 
 BAD_SNIPPETS = {
     functions_are_short: "def f():\n" + "    x = 1\n" * 60,
-    files_are_short: "x = 1\n" * 401,
     flags_are_read_in_main: "def f():\n    return FLAGS.x",
     flags_are_defined_on_demand: "flags.DEFINE_string('x', '', 'a long and useful text')",
     only_scripts_print: "print(1)",
@@ -257,7 +259,6 @@ BAD_SNIPPETS = {
 }
 GOOD_SNIPPETS = {
     functions_are_short: "def f():\n" + "    x = 1\n" * 59,
-    files_are_short: "x = 1\n" * 400,
     flags_are_read_in_main: "def main(flag_values):\n    return flag_values.x",
     flags_are_defined_on_demand: "flags.DEFINE_string('x', '', 'text', flag_values=flag_values)",
     only_scripts_print: "print(1)\nif __name__ == '__main__':\n    main()",
@@ -319,10 +320,49 @@ def imports(source, everywhere):
     found = set()
     for node in ast.walk(source.tree) if everywhere else source.tree.body:
         if isinstance(node, ast.Import):
-            found.update(alias.name.split(".")[0] for alias in node.names)
+            found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            found.add(node.module.split(".")[0])
-    return found
+            room = node.module in ROOMS
+            found.update(node.module + "." + alias.name if room else node.module
+                         for alias in node.names)
+    return {name if name.split(".")[0] in ROOMS else name.split(".")[0] for name in found}
+
+
+def room_faults(source, shared):
+    """What source imports that its room does not use; shared: room -> what others may use of it."""
+    for name in sorted(imports(source, everywhere=True)):
+        room, _, module = name.partition(".")
+        if room == source.room or not (room in ROOMS or os.path.exists(
+                os.path.join(ROOT, room + ".py"))):
+            continue
+        if room not in ROOMS[source.room]:
+            yield "{} imports {}".format(source.path, name)
+        elif room in ROOMS and module not in shared[room]:
+            yield "{} imports {}, which that room does not name".format(source.path, name)
+
+
+def test_rooms_use_only_what_they_may():
+    def faults(text):
+        source = Source("pretraining/x.py", text)
+        return list(room_faults(source, {"pretraining_data": ["records"]}))
+
+    assert faults("import run_pretraining") and faults("from training import hooks")
+    assert faults("from pretraining_data.shards import x")
+    assert not faults("import numpy\nimport cli\nfrom pretraining_data import records")
+    shared = {room: importlib.import_module(room).__all__ for room in ROOMS}
+    found = [fault for source in MODULES if source.room for fault in room_faults(source, shared)]
+    assert found == []
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+def test_each_room_names_its_modules(room):
+    named = re.findall(r"^  (\w+)  ", importlib.import_module(room).__doc__, re.MULTILINE)
+    assert sorted(named) == sorted(source.name for source in MODULES
+                                   if source.room == room and source.name != "__init__")
+
+
+def test_the_root_holds_what_people_type_or_read_first():
+    assert len([source for source in MODULES if not source.room]) <= 18
 
 
 def reachable(start, graph):
@@ -338,14 +378,15 @@ def reachable(start, graph):
 
 def test_no_module_imports_itself_in_a_circle():
     assert "a" in reachable("a", {"a": {"b"}, "b": {"c"}, "c": {"a"}})
-    graph = {source.name: imports(source, everywhere=True) for source in MODULES}
+    graph = {source.module: imports(source, everywhere=True) for source in MODULES}
     assert [name for name in graph if name in reachable(name, graph)] == []
 
 
 def test_text_modules_import_no_tensorflow():
-    graph = {source.name: imports(source, everywhere=False) for source in MODULES}
+    graph = {source.module: imports(source, everywhere=False) for source in MODULES}
     assert "tensorflow" in reachable("modeling", graph)
-    names = [name for name in WITHOUT_TENSORFLOW if name in graph]
+    names = WITHOUT_TENSORFLOW + [name for name in graph if name.startswith("pretraining_data.")
+                                  and not name.endswith("__init__")]
     assert [name for name in names if "tensorflow" in reachable(name, graph)] == []
     program = "import sys, {}; sys.exit('tensorflow' in sys.modules)".format(", ".join(names))
     assert subprocess.call([sys.executable, "-c", program], cwd=ROOT) == 0
@@ -365,13 +406,13 @@ def test_files_of_a_run_may_lie_in_any_file_system():
     for bad in ("open(path, 'rb')", "os.path.exists(path)", "shutil.copy(a, b)", "os.listdir(a)"):
         assert list(local_file_calls(Source("x.py", bad)))
     assert not list(local_file_calls(Source("x.py", "tf.io.gfile.GFile(os.path.join(a, b))")))
-    graph = {source.name: imports(source, everywhere=True) for source in MODULES}
+    graph = {source.module: imports(source, everywhere=True) for source in MODULES}
     used = reachable("run_pretraining", graph) | {"run_pretraining"}
-    used -= {"device_memory", "precision"}  # read what this machine says of itself, in /proc
-    checked = [source for source in MODULES if source.name in used and "tensorflow" in
-               graph[source.name]]
-    assert {"training", "checkpoints", "pretraining_input", "modeling"} <= {
-        source.name for source in checked}
+    used -= {"training.memory", "training.precision"}  # read what this machine says of itself
+    checked = [source for source in MODULES if source.module in used and "tensorflow" in
+               graph[source.module]]
+    assert {"training.estimator", "weights.checkpoints", "pretraining.reader", "modeling"} <= {
+        source.module for source in checked}
     assert [(source.path, line, words) for source in checked
             for line, words in local_file_calls(source)] == []
 

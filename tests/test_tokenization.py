@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from conftest import FIXTURES, ROOT, toy_tokens, write_text
+from helpers.toys import FIXTURES, ROOT, toy_tokens, write_text
 
 import cli
 import tokenization

@@ -4,16 +4,15 @@ import types
 
 import pytest
 import tensorflow.compat.v1 as tf
+from helpers.toy_models import toy_model
+from helpers.toy_records import write_toy_records
 from tensorflow_estimator.python.estimator.tpu import tpu_context
-from test_micro_batches import toy_model
-from toy_records import write_toy_records
 
-import checkpoints
 import cli
-import hooks
-import pretraining_input
 import run_pretraining
-import training
+from pretraining import reader
+from training import estimator, hooks
+from weights import checkpoints
 
 CORES = 8
 
@@ -40,7 +39,7 @@ def settings(folder, *more):
 
 @pytest.fixture
 def source(tmp_path):
-    return pretraining_input.peek([write_toy_records(tmp_path / "tf_toy.tfrecord", 70)], 16, 3)
+    return reader.peek([write_toy_records(tmp_path / "tf_toy.tfrecord", 70)], 16, 3)
 
 
 @pytest.mark.parametrize("more", [
@@ -50,7 +49,7 @@ def test_the_training_graph(eight_cores, source, tmp_path, monkeypatch, more):
     plan, started, seen = types.SimpleNamespace(), [], []
     monkeypatch.setattr(checkpoints, "initialize_from", started.append)
     config = toy_model(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    estimator = training.estimator(run_pretraining.model_function(config, run, plan), run)
+    trainer = estimator.make_estimator(run_pretraining.model_function(config, run, plan), run)
 
     def look(spec, *unused):
         graph = tf.get_default_graph()
@@ -60,8 +59,8 @@ def test_the_training_graph(eight_cores, source, tmp_path, monkeypatch, more):
         assert "OutfeedDequeueTuple" in kinds and "WriteSummary" in kinds, sorted(set(kinds))
         return 0.0
 
-    monkeypatch.setattr(estimator, "_train_with_estimator_spec", look)
-    estimator.train(run_pretraining.training_input(run, source), max_steps=4)
+    monkeypatch.setattr(trainer, "_train_with_estimator_spec", look)
+    trainer.train(run_pretraining.training_input(run, source), max_steps=4)
     assert started == [plan]
     assert [type(hook) for hook in seen[0].training_hooks].count(hooks.LoopHook) == 1
 
@@ -70,8 +69,8 @@ def test_the_evaluation_graph(eight_cores, source, tmp_path, monkeypatch):
     run = settings(tmp_path)
     plan, started = types.SimpleNamespace(), []
     monkeypatch.setattr(checkpoints, "initialize_from", started.append)
-    estimator = training.estimator(run_pretraining.model_function(toy_model(), run, plan), run)
-    monkeypatch.setattr(estimator, "_evaluate_run", lambda *args, **kwargs: {})
-    estimator.evaluate(lambda params: pretraining_input.evaluation_dataset(
+    trainer = estimator.make_estimator(run_pretraining.model_function(toy_model(), run, plan), run)
+    monkeypatch.setattr(trainer, "_evaluate_run", lambda *args, **kwargs: {})
+    trainer.evaluate(lambda params: reader.evaluation_dataset(
         source, params["batch_size"]), steps=2)
     assert started == [plan]

@@ -10,12 +10,12 @@ import types
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from conftest import ROOT
-from test_micro_batches import ROWS, toy_batch, toy_model
+from helpers.toy_models import ROWS, toy_batch, toy_model
+from helpers.toys import ROOT
 
-import micro_batches
 import optimization
 import run_pretraining
+from training import micro_batches
 
 
 def three_losses(config, micro_batch_size, recompute, optimizer, compiled):

@@ -1,0 +1,14 @@
+"""Examples of a task -> a fine-tuned model that answers.
+
+In: a task's files and a checkpoint.  Out: a folder that describes itself, reports, predictions,
+exported models.
+
+  tasks           where a task's files are, how a row reads, which labels there are
+  examples        rows -> token ids -> batches
+  report          what a classifier got right
+  early_stopping  training in parts, until dev no longer gains
+  predictor       a fine-tuned folder -> probabilities, from Python, files and pipes
+  export          SavedModel and TFLite
+"""
+
+__all__ = []  # for other rooms

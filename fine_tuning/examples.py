@@ -1,0 +1,310 @@
+"""Texts -> token ids -> batches: the input of fine-tuning, evaluation and prediction.
+
+In: a task's file.  Out: a cache file of token ids, and tf.data batches of input_ids, input_mask,
+segment_ids [B, S] int32, label_ids, row [B] int32 and weight [B] float.
+
+Sentence pairs are short (LCQMC: 25 tokens on average where 128 are allowed), so rows of like
+length share a batch and S is the longest of the batch, not the longest allowed.
+
+A cache file holds int32 values: HEADER, then for each row the end of its tokens, the length of
+its first segment and its label (-1: none), then the tokens of all rows one after the other.
+"""
+
+import array
+import collections
+import hashlib
+import io
+import itertools
+import json
+import os
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from cli import UserError
+from fine_tuning import tasks
+from weights.checkpoints import write_whole
+
+HEADER = ("format", "rows", "tokens", "longest", "cut", "unlabelled")
+FORMAT = 1
+WINDOW = 64  # batches; rows are sorted by length within so many, which are drawn at random
+
+Examples = collections.namedtuple("Examples", ("path", "source") + HEADER[1:])
+Examples.__doc__ = """An encoded file.
+
+path: cache file.  source: file it was made from.  rows, tokens: counts.  longest: tokens of the
+longest row.  cut: rows that were longer than allowed.  unlabelled: rows without a label.
+"""
+
+
+class TextEncoder(object):
+    """[CLS] a [SEP], or [CLS] a [SEP] b [SEP], as token ids of at most max_seq_length."""
+
+    def __init__(self, tokenizer, max_seq_length):
+        """Takes a FullTokenizer.
+
+        Raises:
+          UserError: the length does not hold a pair of one token each.
+        """
+        if max_seq_length < 5:
+            raise UserError("--max_seq_length={} is too short: [CLS] a [SEP] b [SEP] are 5".format(
+                max_seq_length))
+        self.tokenizer = tokenizer
+        self.max_seq_length = max_seq_length
+        self.opening, self.closing = tokenizer.convert_tokens_to_ids(["[CLS]", "[SEP]"])
+
+    def __call__(self, text_a, text_b=None):
+        """(ids, length of the first segment, whether tokens were cut off).
+
+        The longer text of a pair loses its last token until both fit (BERT's rule).
+        """
+        first, room = self._ids(text_a), self.max_seq_length - 2
+        if text_b is None:
+            kept = first[:room]
+            return [self.opening] + kept + [self.closing], len(kept) + 2, len(first) > room
+        second, room = self._ids(text_b), room - 1
+        keep_first = min(len(first), max(room - len(second), room - room // 2))
+        keep_second = min(len(second), room - keep_first)
+        ids = ([self.opening] + first[:keep_first] + [self.closing]
+               + second[:keep_second] + [self.closing])
+        return ids, keep_first + 2, len(first) + len(second) > room
+
+    def _ids(self, text):
+        return self.tokenizer.convert_tokens_to_ids(self.tokenizer.tokenize(text))
+
+
+def padded_arrays(encoder, texts, seq_length=None):
+    """Model input for a list of (text_a, text_b or None): three int32 arrays [B, S].
+
+    S is the longest row's length, or seq_length where it is given.
+    """
+    encoded = [encoder(*pair)[:2] for pair in texts]
+    width = seq_length or max(len(ids) for ids, _ in encoded)
+    input_ids, mask, segments = np.zeros([3, len(encoded), width], np.int32)
+    for row, (ids, first) in enumerate(encoded):
+        input_ids[row, :len(ids)] = ids
+        mask[row, :len(ids)] = 1
+        segments[row, first:len(ids)] = 1
+    return input_ids, mask, segments
+
+
+def text_batches(task, sources, input_encoding, encoder, count, batch_size=8):
+    """Lists of padded_arrays for the first `count` rows of some files."""
+    rows = itertools.chain.from_iterable(
+        rows_of_file(task, source, read_bytes(source), input_encoding) for source in sources)
+    texts = [(row.text_a, row.text_b) for row in itertools.islice(rows, count)]
+    return [padded_arrays(encoder, texts[start:start + batch_size])
+            for start in range(0, len(texts), batch_size)]
+
+
+def random_batches(encoder, count, seed, batch_size=8):
+    """The like of text_batches from words drawn at random, where there are no texts."""
+    rng = np.random.RandomState(seed)
+    words = len(encoder.tokenizer.vocab)
+    batches = []
+    for _ in range(0, count, batch_size):
+        shape = [batch_size, rng.randint(5, encoder.max_seq_length + 1)]
+        half = np.arange(shape[1]) >= rng.randint(2, shape[1])
+        batches.append((rng.randint(words, size=shape).astype(np.int32), np.ones(shape, np.int32),
+                        np.tile(half.astype(np.int32), [batch_size, 1])))
+    return batches
+
+
+# --- file -> cache ----------------------------------------------------------------------------
+
+
+def cached_examples(task, labels, source, encoder, folder, input_encoding, need_labels):
+    """Encodes a file, or takes the cache file made from the very same input.
+
+    Args:
+      task: tasks.Task.  labels: its labels in order.  source: path of the data file.
+      encoder: TextEncoder.  folder: where cache files are kept.
+      input_encoding: of the source, say "utf-8".
+      need_labels: whether every row must have one.
+    Returns:
+      Examples.
+    Raises:
+      UserError: see tasks; also a file without rows.
+    """
+    content = read_bytes(source)
+    key = cache_key(task, labels, content, encoder, input_encoding)
+    stem = os.path.basename(source)
+    path = os.path.join(folder, "{}-{}.ids".format(stem, key))
+    examples = read_header(path, source)
+    if examples is None or (need_labels and examples.unlabelled):
+        tf.io.gfile.makedirs(folder)
+        for stale in tf.io.gfile.glob(os.path.join(folder, stem + "-*.ids")):
+            tf.io.gfile.remove(stale)
+        rows = rows_of_file(task, source, content, input_encoding, labels, need_labels)
+        write_cache(path, source, encoded_rows(rows, labels, encoder))
+        examples = read_header(path, source)
+    tf.logging.info(
+        "%s (%s): %d rows, %d tokens on average, longest %d, %d cut to %d tokens, %d unlabelled",
+        source, input_encoding, examples.rows, round(examples.tokens / examples.rows),
+        examples.longest, examples.cut, encoder.max_seq_length, examples.unlabelled)
+    return examples
+
+
+def read_bytes(path):
+    """The bytes of a file, local or remote."""
+    with tf.io.gfile.GFile(path, "rb") as stream:
+        return stream.read()
+
+
+def rows_of_file(task, source, content, input_encoding, labels=None, need_labels=False):
+    """tasks.checked_rows of a file's content."""
+    lines = tasks.filled_lines(io.BytesIO(content), source, input_encoding)
+    return tasks.checked_rows(task, source, lines, labels, need_labels)
+
+
+def label_order(task, source, input_encoding):
+    """The labels of a training file in order."""
+    rows = rows_of_file(task, source, read_bytes(source), input_encoding, need_labels=True)
+    return tasks.labels_found(rows, source)
+
+
+def cache_key(task, labels, content, encoder, input_encoding):
+    """16 hex digits of all that a cache file depends on; content: bytes of the data file."""
+    tokenizer = encoder.tokenizer
+    settings = [FORMAT, task.name, task.columns, labels, encoder.max_seq_length, input_encoding,
+                tokenizer.basic_tokenizer.do_lower_case, list(tokenizer.vocab)]
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode("ascii"))
+    digest.update(content)
+    return digest.hexdigest()[:16]
+
+
+def encoded_rows(rows, labels, encoder):
+    """Yields (ids, length of the first segment, label number or -1, whether it was cut)."""
+    numbers = {label: number for number, label in enumerate(labels)}
+    for row in rows:
+        ids, first, was_cut = encoder(row.text_a, row.text_b)
+        yield ids, first, numbers.get(row.label, -1), was_cut
+
+
+def write_cache(path, source, rows):
+    """Writes encoded rows under a temporary name, then renames: a cache file is always whole.
+
+    Raises:
+      UserError: there are none; source: their file.
+    """
+    ends, firsts, labels, tokens = [array.array("i") for _ in range(4)]
+    longest = cut = 0
+    for ids, first, label, was_cut in rows:
+        tokens.extend(ids)
+        ends.append(len(tokens))
+        firsts.append(first)
+        labels.append(label)
+        longest = max(longest, len(ids))
+        cut += was_cut
+    if not ends:
+        raise UserError("{}: no rows".format(source))
+    header = array.array("i", [FORMAT, len(ends), len(tokens), longest, cut, labels.count(-1)])
+    write_whole(path, b"".join(values.tobytes() for values in (
+        header, ends, firsts, labels, tokens)))
+
+
+def read_header(path, source):
+    """Examples of a cache file, or None if there is no such file."""
+    if not tf.io.gfile.exists(path):
+        return None
+    with tf.io.gfile.GFile(path, "rb") as stream:
+        values = np.frombuffer(stream.read(4 * len(HEADER)), np.int32).tolist()
+    return Examples(path, source, *values[1:])
+
+
+def label_numbers(examples):
+    """int32 [rows]: the label numbers of an encoded file in its order, -1 for none."""
+    with tf.io.gfile.GFile(examples.path, "rb") as stream:
+        values = np.frombuffer(stream.read(4 * (len(HEADER) + 3 * examples.rows)), np.int32)
+    return values[-examples.rows:]
+
+
+# --- cache -> batches -------------------------------------------------------------------------
+
+
+def batches_per_epoch(examples, batch_size, whole_batches):
+    """Batches in one pass; the last one is smaller, unless only whole ones count."""
+    return max(1, (examples.rows if whole_batches else examples.rows + batch_size - 1)
+               // batch_size)
+
+
+def example_batches(examples, batch_size, pad_to=None, whole_batches=False, seed=None,
+                    start_batch=0):
+    """tf.data batches of an encoded file.
+
+    Args:
+      examples: Examples.
+      batch_size: rows.
+      pad_to: S of every batch; None: the batch's longest row.
+      whole_batches: every batch has batch_size rows, as a TPU needs it: in training the
+        remainder of an epoch is left out, else the last batch is filled with rows of weight 0.
+      seed: int: epochs without end, each in another order; None: one pass, shortest rows first.
+      start_batch: training only: batches already seen, so that a resumed run goes on with the
+        very rows that an undisturbed one would see.
+    Returns:
+      tf.data.Dataset of dict: input_ids, input_mask, segment_ids [B, S] int32; label_ids and
+      row (number in the file from 0) [B] int32; weight [B] float32.
+    """
+    file = CacheTensors(examples)
+    if seed is None:
+        rows = tf.argsort(file.lengths, stable=True)
+        if whole_batches:
+            rows = tf.pad(rows, [[0, -examples.rows % batch_size]], constant_values=-1)
+        batches = tf.data.Dataset.from_tensor_slices(rows).batch(batch_size)
+    else:
+        first_epoch, skipped = divmod(
+            start_batch, batches_per_epoch(examples, batch_size, whole_batches))
+        epochs = tf.data.Dataset.range(first_epoch, 2 ** 31 - 1)
+        batches = epochs.flat_map(
+            lambda epoch: shuffled_epoch(file, epoch, batch_size, seed, whole_batches))
+        batches = batches.skip(skipped)
+    if whole_batches:
+        batches = batches.map(lambda rows: tf.reshape(rows, [batch_size]))  # [B], known to XLA
+    return batches.map(lambda rows: file.padded(rows, pad_to)).prefetch(8)
+
+
+def shuffled_epoch(file, epoch, batch_size, seed, whole_batches):
+    """Dataset of row numbers [B]: a random order, sorted by length within each WINDOW batches.
+
+    The batches of a window are shuffled again, so that training never runs from short to long.
+    """
+    epoch = tf.cast(epoch, tf.int32)
+    order = tf.argsort(tf.random.stateless_uniform([file.examples.rows], [seed, epoch]))
+    if whole_batches:
+        least = min(batch_size, file.examples.rows)
+        order = order[:file.examples.rows // least * least]
+    window = tf.range(tf.size(order)) // (batch_size * WINDOW)
+    by_length = window * (file.examples.longest + 1) + tf.gather(file.lengths, order)
+    order = tf.gather(order, tf.argsort(by_length, stable=True))
+    if whole_batches:
+        order = tf.tile(order, [-(-batch_size // file.examples.rows)])
+    batches = tf.data.Dataset.from_tensor_slices(order).batch(batch_size, whole_batches)
+    return batches.shuffle(WINDOW, seed=tf.cast(epoch, tf.int64) + seed)
+
+
+class CacheTensors(object):
+    """A cache file's content as tensors that are read when the iterator starts."""
+
+    def __init__(self, examples):
+        self.examples = examples
+        values = tf.decode_raw(tf.io.read_file(examples.path), tf.int32)
+        rows, start = examples.rows, len(HEADER)
+        ends, self.firsts, self.labels = [
+            values[start + part * rows:start + (part + 1) * rows] for part in range(3)]
+        self.tokens = values[start + 3 * rows:]
+        self.starts = tf.concat([[0], ends[:-1]], 0)
+        self.lengths = ends - self.starts
+
+    def padded(self, rows, pad_to):
+        """Features of the rows [B], a row of -1 being all padding with weight 0."""
+        real = tf.cast(rows >= 0, tf.int32)
+        rows = tf.maximum(rows, 0)
+        lengths = tf.gather(self.lengths, rows) * real
+        places = tf.expand_dims(tf.range(pad_to or tf.reduce_max(lengths)), 0)  # [1, S]
+        mask = tf.cast(places < tf.expand_dims(lengths, 1), tf.int32)  # [B, S]
+        second = tf.cast(places >= tf.expand_dims(tf.gather(self.firsts, rows), 1), tf.int32)
+        index = tf.expand_dims(tf.gather(self.starts, rows), 1) + places  # [B, S]
+        ids = tf.gather(self.tokens, tf.minimum(index, self.examples.tokens - 1))
+        return {"input_ids": ids * mask, "input_mask": mask, "segment_ids": second * mask,
+                "label_ids": tf.gather(self.labels, rows), "row": rows,
+                "weight": tf.cast(real, tf.float32)}

@@ -1,0 +1,80 @@
+"""What a classifier got right: reports as JSON and text, predictions as a table.
+
+In: counts of (true label, predicted label), or probabilities.  Out: eval_results*.json and .txt,
+test_results.tsv.
+"""
+
+import json
+import os
+
+import numpy as np
+
+from weights.checkpoints import write_whole
+
+
+def class_report(confusion, labels, loss):
+    """Accuracy, macro-F1 and the figures of each class.
+
+    Args:
+      confusion: int [C, C], rows by true label, columns by predicted label.
+      labels: C names.
+      loss: mean loss over the examples.
+    Returns:
+      dict for JSON. A class that is neither there nor predicted counts 0 in macro_f1.
+    """
+    confusion = np.asarray(confusion, np.int64)
+    hits, truths, guesses = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    classes = {}
+    for number, label in enumerate(labels):
+        hit, truth, guess = int(hits[number]), int(truths[number]), int(guesses[number])
+        classes[label] = {"precision": hit / guess if guess else 0.0,
+                          "recall": hit / truth if truth else 0.0,
+                          "f1": 2 * hit / (truth + guess) if truth + guess else 0.0,
+                          "examples": truth}
+    return {"examples": int(confusion.sum()),
+            "accuracy": int(hits.sum()) / int(confusion.sum()),
+            "macro_f1": sum(row["f1"] for row in classes.values()) / len(labels),
+            "loss": float(loss), "labels": list(labels), "classes": classes,
+            "confusion": confusion.tolist()}
+
+
+def report_text(report):
+    """A class_report as lines of text: the totals, each class, the confusion counts."""
+    lines = ["{} = {}".format(name, report[name])
+             for name in ("examples", "accuracy", "macro_f1", "loss")]
+    lines += ["", "label\tprecision\trecall\tf1\texamples"]
+    lines += ["{}\t{precision:.4f}\t{recall:.4f}\t{f1:.4f}\t{examples}".format(
+        label, **report["classes"][label]) for label in report["labels"]]
+    lines += ["", "true \\ predicted\t" + "\t".join(report["labels"])]
+    lines += [label + "\t" + "\t".join(map(str, counts))
+              for label, counts in zip(report["labels"], report["confusion"])]
+    return "\n".join(lines) + "\n"
+
+
+def write_report(folder, name, report):
+    """Writes <name>.json and <name>.txt into folder; returns the text file's path."""
+    content = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
+    write_whole(os.path.join(folder, name + ".json"), content)
+    path = os.path.join(folder, name + ".txt")
+    write_whole(path, report_text(report))
+    return path
+
+
+def prediction_header(labels):
+    """The first line of test_results.tsv."""
+    return "\t".join(["row", "label", "confidence"] + ["p({})".format(label) for label in labels])
+
+
+def prediction_line(number, probabilities, labels):
+    """One line: row number from 1, predicted label, its probability, those of all labels."""
+    best = int(np.argmax(probabilities))
+    cells = [str(number), labels[best]] + ["{:.9g}".format(value) for value in
+                                           [probabilities[best]] + list(probabilities)]
+    return "\t".join(cells)
+
+
+def write_predictions(path, probabilities, labels):
+    """Writes probabilities [rows, C] as test_results.tsv with its header."""
+    lines = [prediction_header(labels)] + [
+        prediction_line(number, row, labels) for number, row in enumerate(probabilities, 1)]
+    write_whole(path, "\n".join(lines) + "\n")

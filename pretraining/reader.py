@@ -1,0 +1,317 @@
+"""Reads pre-training TFRecords: checks them against the flags, then feeds batches.
+
+In: files written by create_pretraining_data.py.  Out: a tf.data.Dataset of dicts of int32 (weights:
+float32) tensors, by the names of records.py.
+
+The order of training is a function of (seed, step) alone: epoch e shuffles the files, then the
+records, with seed + e. So a resumed run goes on with the very records that an undisturbed one
+would have seen, and nothing about the position is saved. Dynamic records are masked here, batch b
+with the seed (seed, b).
+"""
+
+import collections
+import functools
+import json
+
+import tensorflow.compat.v1 as tf
+
+from cli import UserError, match_files
+from pretraining import dynamic_masking, record_files
+from pretraining_data import manifest
+
+SHUFFLE_BUFFER = 10000  # records; about 25 MB at length 512
+PARALLEL_FILES = 16
+ENDLESS = 2 ** 62
+MASKED_AT_ONCE = 32  # records of an evaluation
+BOUND_BY = dict.fromkeys(("input_ids", "masked_lm_ids", "token_ids"), "the config's vocab_size ")
+BOUND_BY["masked_lm_positions"] = "--max_seq_length "
+
+# masking: dynamic_masking.Options where the records are dynamic, None where masks stand in them.
+# manifests: {path: content} of the manifests that stand beside the files.
+# vocab_size: the config's, None where it is not known.
+Source = collections.namedtuple(
+    "Source", "files compression seq_length max_predictions masking manifests vocab_size",
+    defaults=(None,))
+
+
+def feature_lengths(seq_length, max_predictions):
+    """Feature name -> (length, dtype) of one record."""
+    words = {name: (seq_length, tf.int64) for name in ("input_ids", "input_mask", "segment_ids")}
+    return dict(words, masked_lm_positions=(max_predictions, tf.int64),
+                masked_lm_ids=(max_predictions, tf.int64),
+                masked_lm_weights=(max_predictions, tf.float32),
+                next_sentence_labels=(1, tf.int64))
+
+
+def find_files(patterns, flag_name):
+    """cli.match_files for TFRecords on any file system TensorFlow knows, gs:// among them."""
+    def find(pattern):
+        try:
+            return tf.io.gfile.glob(pattern)
+        except tf.errors.NotFoundError:  # TensorFlow 1.15, where a folder is missing
+            return []
+    return match_files(patterns, flag_name, find, tf.io.gfile.isdir, inside="*.tfrecord*")
+
+
+def peek(files, seq_length, max_predictions, flag_name="input_file", skip_corrupt=False,
+         vocab_size=None):
+    """Checks the first record of every file, or the first sound one if skip_corrupt.
+
+    Returns:
+      Source.
+    Raises:
+      UserError: a file cannot be read, is empty, is no TFRecord file, or holds other lengths than
+        asked for or values out of range.
+    """
+    def compression_of(path):
+        try:
+            return record_files.compression_of(path)
+        except tf.errors.OpError as error:
+            raise UserError("--{}: {} cannot be read: {}".format(
+                flag_name, path, error.message)) from None
+
+    kinds = {path: compression_of(path) for path in files}
+    if len(set(kinds.values())) > 1:
+        raise UserError("--{}: {} is compressed and {} is not; read them in separate runs".format(
+            flag_name, *[next(p for p in files if kinds[p] == kind) for kind in ("GZIP", "")]))
+    manifests = read_manifests(files, seq_length, max_predictions)
+    dynamic = set()
+    for path in files:
+        try:
+            first = next(record_files.sound_records(path, kinds[path]) if skip_corrupt
+                         else record_files.iterate(path, kinds[path]))
+        except StopIteration:
+            raise UserError("--{}: {} holds no {}record".format(
+                flag_name, path, "sound " * skip_corrupt)) from None
+        except tf.errors.OpError as error:
+            raise UserError("--{}: {} is not a TFRecord file, or is damaged: {}".format(
+                flag_name, path, error.message)) from None
+        if check_record(first, path, seq_length, max_predictions, vocab_size):
+            dynamic.add(path)
+    masking = dynamic_options(files, dynamic, manifests) if dynamic else None
+    return Source(list(files), kinds[files[0]], seq_length, max_predictions, masking, manifests,
+                  vocab_size)
+
+
+def check_record(record, path, seq_length, max_predictions, vocab_size=None):
+    """Raises UserError where a serialized record does not fit the flags; True if it is dynamic.
+
+    vocab_size: above all token ids; None lets any pass that is not negative.
+    """
+    try:
+        features = tf.train.Example.FromString(record).features.feature
+    except Exception as error:  # protobuf raises another class in each of its versions
+        raise UserError("{} holds no tf.train.Example: {}".format(path, error)) from None
+    if set(features) == set(dynamic_masking.FEATURES):
+        check_dynamic(features, path, seq_length, vocab_size)
+        return True
+    bounds = dict.fromkeys(("input_ids", "masked_lm_ids"), vocab_size or tf.int32.max)
+    bounds.update(dict.fromkeys(("input_mask", "segment_ids", "next_sentence_labels"), 2),
+                  masked_lm_positions=seq_length)
+    for name, (length, dtype) in sorted(feature_lengths(seq_length, max_predictions).items()):
+        if name not in features:
+            raise UserError("{}: records have no feature {!r}; they have: {}".format(
+                path, name, ", ".join(sorted(features)) or "none"))
+        values = features[name].float_list if dtype == tf.float32 else features[name].int64_list
+        if len(values.value) != length:
+            flag = "max_predictions_per_seq" if "masked" in name else "max_seq_length"
+            raise UserError("{}: records have {} of length {}, but --{} asks for {}".format(
+                path, name, len(values.value), flag, length))
+        if name in bounds:
+            check_values(path, name, values.value, bounds[name])
+    return False
+
+
+def check_dynamic(features, path, seq_length, vocab_size=None):
+    """check_record for the parsed features of a dynamic record."""
+    found = dynamic_masking.record_values(features)
+    tokens = len(found["token_ids"])
+    bounds = dict(token_ids=vocab_size or tf.int32.max, segment_b_start=tokens,
+                  next_sentence_labels=2)
+    for name, values in sorted(found.items()):
+        most = seq_length if name == "token_ids" else 1
+        if not 1 <= len(values) <= most:
+            raise UserError("{}: records have {} of length {}, must be from 1 to {}".format(
+                path, name, len(values), most))
+        check_values(path, name, values, bounds[name])
+
+
+def check_values(path, name, values, bound):
+    """Raises UserError where a feature has a value that is negative or not below bound."""
+    for value in (min(values), max(values)):
+        if not 0 <= value < bound:
+            raise UserError("{}: {} holds {}, must be at least 0 and below {}{}".format(
+                path, name, value, BOUND_BY.get(name, ""), bound))
+
+
+def read_manifests(files, seq_length, max_predictions):
+    """{path: content} of the manifests beside the files, each checked against the flags.
+
+    Raises:
+      UserError: a manifest is damaged, or names other lengths.
+    """
+    manifests = {}
+    for path in sorted({manifest.manifest_of(path) for path in files}):
+        if tf.io.gfile.exists(path):
+            with tf.io.gfile.GFile(path, "rb") as stream:
+                try:
+                    manifests[path] = json.loads(stream.read().decode("utf-8"))
+                except ValueError as error:
+                    raise UserError("{} is damaged: {}".format(path, error)) from None
+    for path, content in manifests.items():
+        manifest.require_manifest(path, content)
+        for flag, asked in (("max_seq_length", seq_length),
+                            ("max_predictions_per_seq", max_predictions)):
+            if content["settings"][flag] != asked:
+                raise UserError("{}: records were made with --{}={}, but {} is asked for".format(
+                    path, flag, content["settings"][flag], asked))
+        found = sum(manifest.manifest_of(name) == path for name in files)
+        made = sum(counts["instances"] > 0 for counts in content["shards"].values())
+        if found < made:
+            tf.logging.warning("%s: %d of %d shards are among the files", path, found, made)
+    return manifests
+
+
+def dynamic_options(files, dynamic, manifests):
+    """dynamic_masking.Options for files that must all be dynamic and made in one way."""
+    for path in files:
+        if path not in dynamic:
+            raise UserError("{} holds no masks and {} does; read them in separate runs".format(
+                sorted(dynamic)[0], path))
+        if manifest.manifest_of(path) not in manifests:
+            raise UserError("{}: its masks are made in training, which needs {}".format(
+                path, manifest.manifest_of(path)))
+    first, *others = sorted(manifests)
+    for other in others:
+        difference = manifest.first_difference(dynamic_masking.relevant(manifests[first]),
+                                               dynamic_masking.relevant(manifests[other]))
+        if difference:
+            raise UserError("{} and {} are to be masked in other ways: {}".format(
+                first, other, difference))
+    return dynamic_masking.options_from_manifest(manifests[first])
+
+
+def check_vocab_size(source, vocab_size):
+    """Raises UserError for records with more token ids than the model's config has."""
+    for path, content in sorted(source.manifests.items()):
+        if content["vocab"]["size"] > vocab_size:
+            raise UserError("{}: records were made with a vocabulary of {} tokens, the config has "
+                            "vocab_size {}".format(path, content["vocab"]["size"], vocab_size))
+
+
+def without_corrupt(source, folder):
+    """The source without its corrupt records; files that hold some are copied to `folder`."""
+    files, _ = record_files.without_damage(source.files, source.compression, folder,
+                                           lambda path: record_check(source, path))
+    return source._replace(files=files)
+
+
+def record_check(source, path):
+    """function(record) that raises UserError for a record of a source's file that does not fit."""
+    return functools.partial(
+        check_record, path=path, seq_length=source.seq_length,
+        max_predictions=source.max_predictions, vocab_size=source.vocab_size)
+
+
+def find_damage(sources):
+    """(path, record number, reason) of the first record that cannot be read, or None."""
+    for source in sources:
+        for path in source.files:
+            damage = record_files.first_damaged(
+                path, source.compression, record_check(source, path))
+            if damage:
+                return (path,) + damage
+    return None
+
+
+def count_source(source):
+    """How many records the source's files hold in all."""
+    return sum(record_files.count_records(path, source.compression) for path in source.files)
+
+
+def share(source, worker, workers):
+    """(what this machine reads of a source, whether it has to leave records to the others).
+
+    Each of several machines reads files of its own, or, where there are fewer files than machines,
+    every workers-th record of all.
+    """
+    if workers == 1 or len(source.files) < workers:
+        return source, workers > 1
+    return source._replace(files=source.files[worker::workers]), False
+
+
+def training_dataset(source, batch_size, seed, first_record=0, worker=0, workers=1):
+    """Endless batches of batch_size records for one of the machines that share a training.
+
+    Args:
+      source: Source of all machines.
+      batch_size: records in a batch; each step takes one for each device.
+      seed: int, the same on every machine.
+      first_record: how many records all machines have seen before.
+      worker, workers: this machine's number, and how many there are.
+    """
+    source, leaves_some = share(source, worker, workers)
+    passed = first_record if leaves_some else first_record // workers
+    epoch, skipped = divmod(passed, count_source(source)) if passed else (0, 0)
+    files = tf.constant(source.files)
+
+    def one_epoch(number):
+        order = tf.data.Dataset.from_tensor_slices(files).shuffle(
+            len(source.files), seed=seed + number, reshuffle_each_iteration=False)
+        serialized = order.interleave(
+            lambda path: tf.data.TFRecordDataset(path, source.compression),
+            cycle_length=min(len(source.files), PARALLEL_FILES), block_length=1)
+        return serialized.shuffle(SHUFFLE_BUFFER, seed=seed + number,
+                                  reshuffle_each_iteration=False)
+
+    serialized = tf.data.Dataset.range(epoch, ENDLESS).flat_map(one_epoch).skip(skipped)
+    if leaves_some:
+        serialized = serialized.shard(workers, worker)
+    return parsed(serialized.batch(batch_size, drop_remainder=True), source, seed + worker,
+                  first_record // workers // batch_size)
+
+
+def evaluation_dataset(source, batch_size):
+    """Every record once, in file order; the last batch is filled up with rows of zeros.
+
+    A row of zeros has an input_mask of zeros, by which the metrics leave it out. Dynamic records
+    are masked in batches of their own, so that the masks do not depend on batch_size.
+    """
+    def fill(features):
+        missing = batch_size - tf.shape(features["next_sentence_labels"])[0]
+        return {name: filled(value, missing) for name, value in features.items()}
+
+    def filled(value, missing):
+        value = tf.pad(value, [[0, missing]] + [[0, 0]] * (value.shape.ndims - 1))
+        value.set_shape([batch_size] + value.shape.as_list()[1:])
+        return value
+
+    records = tf.data.TFRecordDataset(source.files, source.compression)
+    if not source.masking:
+        return parsed(records.batch(batch_size), source).map(fill)
+    rows = parsed(records.batch(MASKED_AT_ONCE), source).unbatch()
+    return rows.batch(batch_size).map(fill)
+
+
+def parsed(batches, source, seed=0, first_batch=0):
+    """Parses serialized records a whole batch at a time, twice as fast as one by one.
+
+    Dynamic records get their masks by (seed, number of the batch).
+    """
+    threads = tf.data.experimental.AUTOTUNE
+    if source.masking:
+        return batches.enumerate(first_batch).map(
+            lambda number, batch: dynamic_masking.parse_batch(
+                batch, tf.stack([tf.constant(seed, tf.int64), number]), source.masking),
+            num_parallel_calls=threads).prefetch(threads)
+    lengths = feature_lengths(source.seq_length, source.max_predictions)
+    spec = {name: tf.FixedLenFeature([length], dtype) for name, (length, dtype) in lengths.items()}
+
+    def parse(batch):
+        features = tf.parse_example(batch, spec)
+        features["next_sentence_labels"] = tf.reshape(
+            features["next_sentence_labels"], [-1])  # [B]
+        return {name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value
+                for name, value in features.items()}
+
+    return batches.map(parse, num_parallel_calls=threads).prefetch(threads)

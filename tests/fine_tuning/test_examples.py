@@ -1,0 +1,191 @@
+"""Texts become the ids BERT would see; a cache is never stale; batches hold each row once."""
+
+import glob
+import io
+import os
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from helpers.toys import TOY_SENTENCES, write_text
+
+import modeling  # noqa: F401, it sets TensorFlow up
+from cli import UserError
+from fine_tuning import tasks
+from fine_tuning.examples import (
+    TextEncoder,
+    batches_per_epoch,
+    cached_examples,
+    example_batches,
+    label_numbers,
+    padded_arrays,
+)
+from tokenization import FullTokenizer
+
+LCQMC = tasks.task_named("lcqmc")
+
+
+@pytest.fixture(scope="module")
+def tokenizer(toy_vocab):
+    return FullTokenizer(toy_vocab)
+
+
+def pair_lines(count):
+    """LCQMC lines whose lengths vary, each text different."""
+    return "".join("{}{}\t{}\t{}\n".format(
+        TOY_SENTENCES[n % 12][:1 + n * 7 % 8], n, TOY_SENTENCES[(n + 5) % 12], n % 2)
+        for n in range(count))
+
+
+def encoded(folder, tokenizer, text, length=48, need_labels=True, name="train.txt"):
+    path = write_text(folder / name, text)
+    return cached_examples(LCQMC, LCQMC.labels, path, TextEncoder(tokenizer, length),
+                           str(folder / "encoded"), "utf-8", need_labels)
+
+
+def batches_of(examples, batch_size, count=None, **settings):
+    """Lists of NumPy batches: all, or the first `count`."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        iterator = tf.data.make_initializable_iterator(
+            example_batches(examples, batch_size, **settings))
+        session.run(iterator.initializer)
+        batch, found = iterator.get_next(), []
+        while count is None or len(found) < count:
+            try:
+                found.append(session.run(batch))
+            except tf.errors.OutOfRangeError:
+                break
+        return found
+
+
+def rows_in(batches):
+    return np.concatenate([batch["row"] for batch in batches]).tolist()
+
+
+def test_pair_and_single_text_as_bert_lays_them_out(tokenizer):
+    encoder = TextEncoder(tokenizer, 12)
+    ids, first, was_cut = encoder("天气有雨", "多")
+    assert tokenizer.convert_ids_to_tokens(ids) == [
+        "[CLS]", "天", "气", "有", "雨", "[SEP]", "多", "[SEP]"]
+    assert (first, was_cut) == (6, False)
+    ids, first, was_cut = encoder("天气预报说明天有雨天气")
+    assert len(ids) == first == 12 and was_cut
+    assert ids[-1] == tokenizer.vocab["[SEP]"]
+
+
+def test_the_longer_text_is_cut_token_by_token(tokenizer):
+    for room in (2, 3, 7, 8):
+        encoder = TextEncoder(tokenizer, room + 3)
+        for length_a in range(10):
+            for length_b in range(10):
+                kept_a, kept_b = length_a, length_b
+                while kept_a + kept_b > room:
+                    if kept_a > kept_b:
+                        kept_a -= 1
+                    else:
+                        kept_b -= 1
+                ids, first, was_cut = encoder("天" * length_a, "雨" * length_b)
+                assert (first - 2, len(ids) - first - 1) == (kept_a, kept_b)
+                assert was_cut == (length_a + length_b > room)
+
+
+def test_too_short_a_length_fails(tokenizer):
+    with pytest.raises(UserError, match="--max_seq_length=4 is too short"):
+        TextEncoder(tokenizer, 4)
+
+
+def test_batches_and_padded_arrays_agree(tmp_path, tokenizer):
+    lines = pair_lines(9)
+    batches = batches_of(encoded(tmp_path, tokenizer, lines), 4)
+    pairs = [tuple(line.split("\t")[:2]) for line in lines.splitlines()]
+    for batch in batches:
+        expected = padded_arrays(TextEncoder(tokenizer, 48), [pairs[row] for row in batch["row"]])
+        for name, array in zip(("input_ids", "input_mask", "segment_ids"), expected):
+            assert np.array_equal(batch[name], array)
+        assert batch["label_ids"].tolist() == [row % 2 for row in batch["row"]]
+
+
+@pytest.mark.parametrize("rows, batch_size", [(1, 8), (7, 3), (9, 8), (9, 3), (40, 8)])
+def test_one_pass_holds_each_row_once_and_pads_to_the_longest(
+        tmp_path, tokenizer, rows, batch_size):
+    examples = encoded(tmp_path, tokenizer, pair_lines(rows))
+    batches = batches_of(examples, batch_size)
+    assert sorted(rows_in(batches)) == list(range(rows))
+    assert all(batch["input_mask"].any(axis=0).all() for batch in batches)
+    fixed = batches_of(examples, batch_size, pad_to=48, whole_batches=True)
+    assert {batch["input_ids"].shape for batch in fixed} == {(batch_size, 48)}
+    real = np.concatenate([batch["row"][batch["weight"] > 0] for batch in fixed])
+    assert sorted(real) == list(range(rows))
+
+
+def test_training_takes_each_row_once_an_epoch_in_a_new_order(tmp_path, tokenizer):
+    examples = encoded(tmp_path, tokenizer, pair_lines(41))
+    steps = batches_per_epoch(examples, 8, False)
+    assert steps == 6
+    batches = batches_of(examples, 8, 2 * steps, seed=3)
+    first, second = rows_in(batches[:steps]), rows_in(batches[steps:])
+    assert sorted(first) == sorted(second) == list(range(41)) and first != second
+    resumed = batches_of(examples, 8, 4, seed=3, start_batch=8)
+    assert rows_in(resumed) == rows_in(batches[8:])
+    assert rows_in(batches_of(examples, 8, 2 * steps, seed=4)) != first + second
+
+
+def test_training_in_whole_batches_also_with_fewer_rows_than_a_batch(tmp_path, tokenizer):
+    few = batches_of(encoded(tmp_path, tokenizer, pair_lines(3)), 8, 3, pad_to=48,
+                     whole_batches=True, seed=1)
+    assert [batch["input_ids"].shape for batch in few] == [(8, 48)] * 3
+    assert all(set(batch["row"]) == {0, 1, 2} for batch in few)
+    many = batches_of(encoded(tmp_path, tokenizer, pair_lines(20)), 8, 2, pad_to=48,
+                      whole_batches=True, seed=1)
+    assert len(set(rows_in(many))) == 16
+
+
+def test_little_padding_is_left_in_training(tmp_path, tokenizer):
+    examples = encoded(tmp_path, tokenizer, pair_lines(400))
+    batches = batches_of(examples, 8, 50, seed=1)
+    assert np.mean([batch["input_mask"].mean() for batch in batches]) > 0.97
+
+
+def test_a_cell_of_5000_characters_is_cut_and_counted(tmp_path, tokenizer):
+    examples = encoded(tmp_path, tokenizer, "雨" * 5000 + "\t天气\t1\n天\t气\t0\n")
+    assert (examples.rows, examples.longest, examples.cut) == (2, 48, 1)
+
+
+def test_the_cache_is_used_only_for_the_very_same_input(tmp_path, tokenizer, toy_vocab):
+    lines = pair_lines(5)
+    first = encoded(tmp_path, tokenizer, lines)
+    os.utime(first.path, (1, 1))
+    assert encoded(tmp_path, tokenizer, lines) == first
+    assert os.path.getmtime(first.path) == 1
+    shorter = encoded(tmp_path, tokenizer, lines, length=16)
+    changed = encoded(tmp_path, tokenizer, lines.replace("天", "雨"))
+    cased = encoded(tmp_path, FullTokenizer(toy_vocab, do_lower_case=False), lines)
+    assert len({first.path, shorter.path, changed.path, cased.path}) == 4
+    assert shorter.longest == 16 < changed.longest
+    assert glob.glob(str(tmp_path / "encoded" / "*")) == [cased.path]
+
+
+def test_a_file_that_fails_leaves_no_cache(tmp_path, tokenizer):
+    with pytest.raises(UserError, match=r"train\.txt, line 2: label '2' is not one of 0, 1"):
+        encoded(tmp_path, tokenizer, "天\t雨\t1\n天\t雨\t2\n")
+    assert not glob.glob(str(tmp_path / "encoded" / "*.ids"))
+    with pytest.raises(UserError, match=r"train\.txt: no rows"):
+        encoded(tmp_path, tokenizer, "\n\n")
+
+
+def test_unlabelled_rows_pass_in_prediction_only(tmp_path, tokenizer):
+    unlabelled = encoded(tmp_path, tokenizer, "天\t雨\n气\t有\n", need_labels=False)
+    assert label_numbers(unlabelled).tolist() == [-1, -1] and unlabelled.unlabelled == 2
+    with pytest.raises(UserError, match=r"train\.txt, line 1: no label"):
+        encoded(tmp_path, tokenizer, "天\t雨\n气\t有\n")
+    labelled = encoded(tmp_path, tokenizer, "天\t雨\t0\n气\t有\t1\n")
+    assert label_numbers(labelled).tolist() == [0, 1]
+
+
+def test_an_interrupted_write_is_not_taken_for_a_cache(tmp_path, tokenizer):
+    first = encoded(tmp_path, tokenizer, pair_lines(5))
+    os.rename(first.path, first.path + ".1.unfinished")
+    with io.open(first.path + ".1.unfinished", "r+b") as stream:
+        stream.truncate(30)
+    assert encoded(tmp_path, tokenizer, pair_lines(5)) == first
+    assert sorted(rows_in(batches_of(first, 8))) == [0, 1, 2, 3, 4]

@@ -1,0 +1,145 @@
+"""A fine-tuned folder answers alone: from its checkpoint, from its SavedModel, through a pipe."""
+
+import io
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from helpers.toy_classifier import PAIRS, write_classifier
+from helpers.toys import write_text
+
+from cli import UserError
+from fine_tuning import export, predictor
+from fine_tuning.examples import padded_arrays
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, toy_vocab, toy_config):
+    return write_classifier(tmp_path_factory.mktemp("pairs"), toy_vocab, toy_config)
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return predictor.Predictor(folder, batch_size=5)
+
+
+@pytest.fixture(scope="module")
+def saved_model(folder, model):
+    target = folder + "/saved_model"
+    export.export_saved_model(folder, model.description, target)
+    return target
+
+
+def test_rows_in_order_whatever_the_batch(folder, model):
+    together = model.predict(PAIRS)
+    assert np.abs(together.sum(1) - 1).max() < 1e-6
+    assert np.ptp(together[:, 0]) > 0.01
+    alone = np.concatenate([model.predict([pair]) for pair in PAIRS])
+    assert np.abs(together - alone).max() < 1e-6
+    assert model.predict([]).shape == (0, 2)
+
+
+def test_padding_changes_nothing(model):
+    short = padded_arrays(model.encoder, PAIRS[:4])
+    long = padded_arrays(model.encoder, PAIRS[:4], seq_length=40)
+    assert long[0].shape == (4, 40) and short[0].shape[1] < 40
+    assert np.abs(model.run(*short) - model.run(*long)).max() < 1e-6
+
+
+def test_saved_model_gives_the_same_probabilities_from_texts(model, saved_model):
+    served = predictor.Predictor(saved_model)
+    assert served.labels == model.labels
+    assert np.abs(served.predict(PAIRS) - model.predict(PAIRS)).max() < 1e-6
+
+
+def test_saved_model_takes_ids_only_and_replaces_itself_but_nothing_else(
+        folder, model, saved_model, tmp_path):
+    with tf.Graph().as_default(), tf.Session() as session:
+        meta = tf.saved_model.load(session, ["serve"], saved_model)
+        signature = meta.signature_def["serving_default"]
+        assert sorted(signature.inputs) == ["input_ids", "input_mask", "segment_ids"]
+        assert list(signature.outputs) == ["probabilities"]
+    export.export_saved_model(folder, model.description, saved_model)
+    write_text(tmp_path / "notes.txt", "mine")
+    with pytest.raises(UserError, match="in the way"):
+        export.export_saved_model(folder, model.description, str(tmp_path))
+
+
+def test_a_saved_model_of_another_tensorflow_fails_in_one_line(saved_model, monkeypatch):
+    def refuse(*_):
+        raise ValueError("NodeDef mentions attr 'debug_name' not in Op; more")
+
+    monkeypatch.setattr(tf.saved_model, "load", refuse)
+    with pytest.raises(UserError, match="cannot be loaded by TensorFlow .*'debug_name' not in Op"):
+        predictor.Predictor(saved_model)
+
+
+def test_tflite_float_and_dynamic_range_agree_with_the_model(model, saved_model, tmp_path):
+    if tf.__version__ < "2":
+        pytest.skip("TFLite needs the converter of TensorFlow 2.15")
+    batches = [padded_arrays(model.encoder, PAIRS[start:start + 8])
+               for start in range(0, len(PAIRS), 8)]
+    expected = np.concatenate([model.run(*batch) for batch in batches])
+    for path in export.export_tflite(saved_model, str(tmp_path)):
+        line = export.check_tflite(path, batches, expected)
+        assert "on 23 rows" in line
+        with pytest.raises(UserError, match="allowed are"):
+            export.check_tflite(path, batches, expected[:, ::-1])
+
+
+def test_compare_lets_near_ties_rank_otherwise_only_where_allowed():
+    expected = np.array([[0.9, 0.1], [0.51, 0.49]])
+    found = np.array([[0.89, 0.11], [0.495, 0.505]])
+    difference, wrong = export.compare(expected, found, export.Tolerance(0.02, 0.04))
+    assert abs(difference - 0.015) < 1e-9 and wrong == 0
+    assert export.compare(expected, found, export.Tolerance(1e-4, 0.0))[1] == 1
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 4])
+def test_answers_line_by_line_keep_empty_lines(model, rows_at_once):
+    text = "天气\t有雨\n\n图书馆\t开门\t1\r\n模型\t数据"
+    answers = list(model.answers(io.BytesIO(text.encode("utf-8")), "x", "utf-8", rows_at_once))
+    assert [(number, line) for number, line, _ in answers] == [
+        (1, "天气\t有雨"), (2, ""), (3, "图书馆\t开门\t1"), (4, "模型\t数据")]
+    assert answers[1][2] is None
+    expected = model.predict([("天气", "有雨"), ("图书馆", "开门"), ("模型", "数据")])
+    assert np.abs(np.stack([answers[n][2] for n in (0, 2, 3)]) - expected).max() < 1e-6
+
+
+def test_an_answer_comes_before_the_next_line_is_read(model):
+    read = []
+
+    def lines():
+        for number in range(3):
+            read.append(number)
+            yield "天气\t有雨\n".encode("utf-8")
+
+    answers = model.answers(lines(), "x", "utf-8", 1)
+    next(answers)
+    assert read == [0]
+
+
+def test_wrong_rows_and_folders_fail_clearly(model, tmp_path, toy_vocab, toy_config):
+    with pytest.raises(UserError, match="pipe, line 2: 1 columns where a pair has 2"):
+        list(model.answers(io.BytesIO(b"a\tb\nab\n"), "pipe", "utf-8", 1))
+    with pytest.raises(UserError, match=r"row 2: this model \(lcqmc\) takes pairs"):
+        model.predict([("天", "气"), "天气"])
+    with pytest.raises(UserError, match="holds no fine-tuned model"):
+        predictor.Predictor(str(tmp_path))
+    three = write_classifier(tmp_path, toy_vocab, toy_config, labels=("a", "b", "c"))
+    config = predictor.modeling.AlbertConfig.from_json_file(three + "/albert_config.json")
+    checkpoint = predictor.chosen_checkpoint(three)
+    with pytest.raises(UserError, match=r"output_weights is \[3, 32\] where 2 labels"):
+        predictor.check_classifier(checkpoint, 2, config)
+
+
+def test_a_checkpoint_without_classifier_fails_clearly(tmp_path):
+    with tf.Graph().as_default(), tf.Session() as session:
+        variable = tf.get_variable("bert/pooler/dense/bias", [32])
+        session.run(variable.initializer)
+        path = tf.train.Saver().save(session, str(tmp_path / "model.ckpt"))
+    config = predictor.modeling.AlbertConfig(
+        vocab_size=9, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=8)
+    with pytest.raises(UserError, match=r"no classifier weights \(variable output_weights \[2, "):
+        predictor.check_classifier(path, 2, config)

@@ -1,0 +1,14 @@
+"""What every trained model shares, whatever its heads are.
+
+In: a loss and scalars to watch.  Out: checkpoints, log lines, TensorBoard scalars, clear failures.
+
+  estimator       flags, Estimator, the specs of training, evaluation and prediction
+  micro_batches   a batch in parts, at the memory of one
+  precision       number formats and compilation
+  memory          how many sequences fit a device
+  host_allocator  what the C library does with freed memory
+  hooks           progress, the stop at a bad step or on a signal
+  failures        TensorFlow's exceptions as one line
+"""
+
+__all__ = ["estimator", "failures", "memory", "micro_batches", "precision"]  # for other rooms

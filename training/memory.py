@@ -1,0 +1,193 @@
+"""How many sequences a device holds in training: an estimate, and the choice made by it.
+
+In: the model's config, the lengths and the device.  Out: bytes; a micro-batch size.
+
+The estimate counts what a step keeps for its gradient. tests/test_device_memory.py and
+benchmarks/pretraining.py hold it against measured peaks.
+"""
+
+import collections
+import contextlib
+import os
+import re
+
+import tensorflow.compat.v1 as tf
+from tensorflow.python.client import device_lib
+
+from cli import UserError
+from training import failures
+
+FLOAT = 4  # bytes
+USABLE = 0.8  # of a device's memory; the rest is for what the estimate does not know
+# Interpreter, TensorFlow and input pipeline on the host; TensorFlow 2 comes with more.
+PROCESS = (350 if tf.__version__.startswith("1.") else 520) * 2 ** 20
+PARAMETER_COPIES = 6  # weights, two moments, gradients, clipped gradients, work of the update
+TPU_CORE = 8 * 2 ** 30  # of a v2, the smallest there is
+OUT_OF_MEMORY = re.compile("OOM|[Oo]ut of memory|allocat")
+CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+Shape = collections.namedtuple("Shape", "seq_length max_predictions")
+
+
+def parameters(config):
+    """Number of the model's parameters, both pre-training heads included."""
+    hidden, inner, vocab = config.hidden_size, config.intermediate_size, config.vocab_size
+    attention = 4 * (hidden * hidden + hidden)
+    feed_forward = 2 * hidden * inner + inner + hidden
+    layers, groups = config.num_hidden_layers, config.num_hidden_groups
+    copies = {"all": (groups, groups), "attention": (1, layers), "ffn": (layers, 1),
+              "none": (layers, layers)}[config.parameter_sharing]
+    width = config.embedding_size if config.embedding_style == "google" else hidden
+    embeddings = (vocab * config.embedding_size + config.embedding_size * hidden
+                  + (config.max_position_embeddings + config.type_vocab_size) * width)
+    heads = hidden * hidden + hidden * width + vocab
+    return embeddings + copies[0] * attention + copies[1] * feed_forward + heads
+
+
+def layer_floats(config, length, wanted):
+    """Numbers that one layer keeps for its gradient, of one sequence whose output is `wanted` long.
+
+    From the input, key and value on: query, context twice, input and output of the first norm and
+    input of the second; the feed-forward network's inside; the attention's weights.
+    """
+    hidden = config.hidden_size
+    kept = 3 * length * hidden + wanted * (6 * hidden + 2 * config.intermediate_size)
+    if config.hidden_dropout_prob:
+        kept += 4 * wanted * hidden
+    return kept + config.num_attention_heads * wanted * length
+
+
+def sequence_bytes(config, shape, recompute):
+    """Bytes that a training step needs for each sequence it computes at once."""
+    length, predictions = shape
+    layer = layer_floats(config, length, length)
+    embeddings = (2 * config.hidden_size + config.embedding_size) * length
+    if recompute:
+        kept = config.num_hidden_layers * length * config.hidden_size
+    else:
+        kept = ((config.num_hidden_layers - 1) * layer
+                + layer_floats(config, length, 1 + predictions))
+    in_layer = max(3 * config.num_attention_heads * length * length,
+                   4 * config.intermediate_size * length) + (layer if recompute else 0)
+    in_head = 4 * predictions * config.vocab_size
+    return FLOAT * (kept + embeddings + max(in_layer, in_head))
+
+
+def step_bytes(config, shape, rows, batch_size, recompute, on_host=True):
+    """Estimated peak memory of a training step in bytes.
+
+    Args:
+      shape: Shape.
+      rows: sequences computed at once.
+      batch_size: sequences of the device; above `rows` the gradients are kept in a sum.
+      recompute: bool, whether the layers are computed again for the gradient.
+      on_host: bool, whether the process itself counts.
+    """
+    copies = PARAMETER_COPIES + (1 if rows < batch_size else 0)
+    return ((PROCESS if on_host else 0) + copies * FLOAT * parameters(config)
+            + rows * sequence_bytes(config, shape, recompute))
+
+
+def capacity(config, shape, memory, recompute):
+    """How many sequences a device of `memory` bytes beside the host computes at once; 0 if none."""
+    free = USABLE * memory - step_bytes(config, shape, 0, 1, recompute, on_host=False)
+    return max(0, int(free // sequence_bytes(config, shape, recompute)))
+
+
+def host_memory(limit_files=CGROUP_LIMITS):
+    """Bytes that this machine, or the container around this process, has."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in limit_files:
+        if tf.io.gfile.exists(path):
+            with tf.io.gfile.GFile(path) as stream:
+                text = stream.readline().strip()
+            if text.isdigit():  # "max" stands for no limit
+                found.append(int(text))
+    return min(found)
+
+
+def device_memory(chosen, session_config, use_tpu=False):
+    """Bytes that one of the chosen devices can hold.
+
+    Args:
+      chosen: devices.Devices.
+      session_config: the run's ConfigProto; GPUs are opened with it.
+    """
+    if use_tpu:
+        return TPU_CORE
+    if "gpu" in chosen.names[0]:
+        return min(device.memory_limit
+                   for device in device_lib.list_local_devices(session_config)
+                   if device.device_type == "GPU")
+    return host_memory() // len(chosen.names)
+
+
+def choose_micro_batch(config, shape, batch_size, memory, micro_batch_size=0,
+                       recompute="auto", on_host=True):
+    """The micro-batch size and whether to recompute, so that a step fits the device; logs both.
+
+    Micro-batches cost next to nothing, so they come before recomputation.
+
+    Args:
+      batch_size: the device's sequences in a step.
+      memory: the device's bytes.
+      micro_batch_size: 0 for the whole batch if it fits, else the largest power of two that divides
+        it and fits; any other number is taken as it is.
+      recompute: "auto", "true" or "false".
+    Returns:
+      (sequences computed at once, bool).
+    """
+    sizes = [micro_batch_size] if micro_batch_size else [batch_size] + [
+        2 ** power for power in range(batch_size.bit_length(), -1, -1)
+        if batch_size % 2 ** power == 0 and 2 ** power < batch_size]
+    modes = {"auto": [False, True], "true": [True], "false": [False]}[recompute]
+    candidates = [(rows, again) for again in modes for rows in sizes]
+
+    def estimate(rows, again):
+        return step_bytes(config, shape, rows, batch_size, again, on_host)
+
+    fitting = [pair for pair in candidates if estimate(*pair) <= USABLE * memory]
+    rows, again = fitting[0] if fitting else candidates[-1]
+    tf.logging.info(
+        "memory: %d of %d sequences at once, %s recomputation: about %.1f GB, the device has %.1f",
+        rows, batch_size, "with" if again else "without", estimate(rows, again) / 2.0 ** 30,
+        memory / 2.0 ** 30)
+    if not fitting:
+        tf.logging.warning("this is above %.0f %% of the device's memory and may fail; a smaller "
+                           "--micro_batch_size, --recompute=true or a shorter --max_seq_length "
+                           "takes less", 100 * USABLE)
+    return rows, again
+
+
+@contextlib.contextmanager
+def advice(now, less):
+    """Turns a lack of memory inside into one line that says what to change.
+
+    now: the flags that decide the memory, as they are; less: those that take less of it.
+    """
+    try:
+        yield
+    except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+        if isinstance(error, tf.errors.OpError) and not OUT_OF_MEMORY.search(error.message):
+            raise
+        raise UserError("out of memory with {}: take {} ({})".format(
+            now, less, failures.first_line(error)[:200])) from None
+
+
+def evaluation_advice(run, batch_flag):
+    """advice() for an evaluation or prediction, by the flag of its batch size."""
+    return advice("--{}={} and --max_seq_length={}".format(
+        batch_flag, getattr(run, batch_flag), run.max_seq_length),
+        "a smaller --{}".format(batch_flag))
+
+
+def pretraining_advice(run):
+    """advice() for a pre-training, by its --micro_batch_size and --recompute."""
+    steps = []
+    if run.micro_batch_size != 1:
+        steps.append("--micro_batch_size={}".format(max(run.micro_batch_size // 2, 1)))
+    if run.recompute != "true":
+        steps.append("--recompute=true")
+    return advice(
+        "--micro_batch_size={} and --recompute={}".format(run.micro_batch_size, run.recompute),
+        " or ".join(steps or ["a shorter --max_seq_length or a smaller model"]))
