@@ -3,7 +3,7 @@
 In: the model's config, the lengths and the device.  Out: bytes; a micro-batch size.
 
 The estimate counts what a step keeps for its gradient. tests/test_device_memory.py and
-benchmarks/pretraining.py hold it against measured peaks.
+benchmarks/pretraining_step.py hold it against measured peaks.
 """
 
 import collections

@@ -198,14 +198,14 @@ def test_a_failing_or_killed_worker_ends_the_run(bad, words):
 ORPHANS = """
 import os, sys, time
 sys.path.insert(0, {root!r})
-import parallel
+from pretraining_data import workers
 
 def job(number):
     with open(os.path.join({folder!r}, str(os.getpid())), "w", encoding="utf-8"):
         pass
     time.sleep(60)
 
-list(parallel.run_jobs(job, [1, 2], 2))
+list(workers.run_jobs(job, [1, 2], 2))
 """
 
 

@@ -135,8 +135,8 @@ def test_lack_of_memory_in_an_evaluation_names_its_batch(tmp_path, monkeypatch):
     def lack(*_, **__):
         raise MemoryError()
 
-    monkeypatch.setattr(run_classifier.fine_tuning, "scores", lack)
-    monkeypatch.setattr(estimator, "estimator", lambda *_: None)
+    monkeypatch.setattr(run_classifier.early_stopping, "scores", lack)
+    monkeypatch.setattr(estimator, "make_estimator", lambda *_: None)
     run = types.SimpleNamespace(
         max_seq_length=128, eval_batch_size=512, predict_batch_size=512, max_eval_steps=0,
         use_tpu=False, output_dir=str(tmp_path), init_checkpoint=None)
@@ -153,7 +153,7 @@ def test_lack_of_memory_in_an_evaluation_names_its_batch(tmp_path, monkeypatch):
 
 def test_malloc_is_told():
     told = subprocess.check_output(
-        [sys.executable, "-c", "import host_allocator as a\n"
+        [sys.executable, "-c", "from training import host_allocator as a\n"
          "print([a.keep_freed_memory(True), a.keep_freed_memory(False)])"], cwd=ROOT)
     assert told.decode("utf-8").strip() == str([sys.platform.startswith("linux")] * 2)
 
@@ -162,8 +162,9 @@ RECOMPUTED = """
 import sys
 sys.path[:0] = [{root!r}, {root!r} + "/benchmarks"]
 import tensorflow.compat.v1 as tf
-import host_allocator, modeling
-from pretraining import peak_megabytes
+import modeling
+from training import host_allocator
+from pretraining_step import peak_megabytes
 
 host_allocator.keep_freed_memory(False)
 config = modeling.AlbertConfig(vocab_size=100, hidden_size=768, num_hidden_layers=12,
@@ -192,7 +193,7 @@ def test_recomputed_layers_stay_within_700_megabytes():
 
 @pytest.mark.parametrize("flags", ["", "--recompute=true --micro_batch_size=8"])
 def test_estimate_is_near_the_measured_peak(flags):
-    """Within a third, for tiny at batch 32; benchmarks/pretraining.py shows more."""
+    """Within a third, for tiny at batch 32; benchmarks/pretraining_step.py shows more."""
     finished = subprocess.run(
         [sys.executable, os.path.join(ROOT, "benchmarks", "pretraining.py"),
          "--measure=tiny:32:128:20", "--steps=1", "--settings=" + flags], stdout=subprocess.PIPE)

@@ -4,9 +4,9 @@ In: model sizes, lengths and settings.  Out: a table on stdout: steps/s, tokens/
 step, peak memory beside the estimate, and the model's arithmetic as a share of what a plain matrix
 product reaches in the same process. Or a table of how many sequences devices hold by the estimate.
 
-  python benchmarks/pretraining.py --cases=tiny:32:128:20,base:4:512:76 \
+  python benchmarks/pretraining_step.py --cases=tiny:32:128:20,base:4:512:76 \
     --settings=",--recompute=true" --pythons=.venv-tf1/bin/python,.venv-tf2/bin/python
-  python benchmarks/pretraining.py --cases=base:1:128:20,base:1:512:76 --devices=12,24,80
+  python benchmarks/pretraining_step.py --cases=base:1:128:20,base:1:512:76 --devices=12,24,80
 """
 
 import collections
