@@ -3,7 +3,8 @@
 #
 # In:  a Python on this machine. 3.7 gives .venv-tf1 (TensorFlow 1.15, the reference runtime),
 #      3.9-3.11 give .venv-tf2 (TensorFlow 2.15, the same code).
-# Out: that folder with the pinned packages, and albert_config/vocab.txt.
+# Out: that folder with the pinned packages, a symbolic link .venv to it (to .venv-tf1 where both are
+#      there), and albert_config/vocab.txt.
 #      Messages go to stderr; the one line on stdout is the interpreter to use.
 #
 #   ./setup.sh                       the set-up that is there, else Python 3.7, else 3.11, 3.10, 3.9
@@ -152,6 +153,20 @@ add_optional() {
   cp "$file" "$folder/set-up-$2"
 }
 
+# Lets .venv name the reference environment where it is there, else that of runtime $1; prints under
+# which name that of $1 is to be activated. What else a user may have as .venv stays.
+link_environment() {
+  local link="$root/.venv" target=".venv-$1"
+  [ ! -x "$root/.venv-tf1/bin/python" ] || target=.venv-tf1
+  if [ -e "$link" ] && [ ! -L "$link" ]; then
+    say ".venv is there already, as no link of this script: it stays"
+    target=""
+  elif [ "$(readlink "$link" || true)" != "$target" ]; then
+    ln -sfn "$target" "$link"
+  fi
+  [ ".venv-$1" = "$target" ] && echo .venv || echo ".venv-$1"
+}
+
 # ---- vocabulary --------------------------------------------------------------------------------
 
 sha256() {
@@ -210,6 +225,7 @@ if [ -z "$runtime" ]; then
 fi
 python="$root/.venv-$runtime/bin/python"
 for name in $optional; do add_optional "$runtime" "$name"; done
+name="$(link_environment "$runtime")"
 fetch_vocabulary "$python"
-say "ready: source .venv-$runtime/bin/activate"
+say "ready: source $name/bin/activate"
 echo "$python"

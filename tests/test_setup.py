@@ -12,8 +12,8 @@ import sys
 import pytest
 from helpers.toys import ROOT, write_text
 
-TOOLS = ["basename", "bash", "cat", "cmp", "cp", "dirname", "head", "mktemp", "mv", "rm", "sed",
-         "sort", "uniq"]
+TOOLS = ["basename", "bash", "cat", "cmp", "cp", "dirname", "head", "ln", "mktemp", "mv", "readlink",
+         "rm", "sed", "sort", "uniq"]
 
 
 @pytest.fixture
@@ -172,6 +172,32 @@ def test_a_finished_set_up_is_taken_as_it_is(place):
     code, out, error = run(place, "setup.sh")
     assert (code, out) == (0, "{}/bin/python\n".format(folder))
     assert "installing" not in error and "delete it to have that one again" in error
+
+
+def test_venv_names_the_environment_that_is_there_and_the_reference_first(place):
+    folder = finished_environment(place, "tf2", "requirements-tf2.txt")
+    link = folder.parent / ".venv"
+    code, _, error = run(place, "setup.sh")
+    assert (code, os.readlink(str(link))) == (0, ".venv-tf2")
+    assert error.endswith("ready: source .venv/bin/activate\n") and (link / "bin").is_dir()
+    finished_environment(place, "tf1", "requirements.txt")
+    for _ in range(2):
+        assert run(place, "setup.sh")[0] == 0 and os.readlink(str(link)) == ".venv-tf1"
+    path = fake(place / "bin" / "python3.11", 'echo "tf2 3.11.4 $0"')
+    fake(folder / "bin" / "python", "echo 3.11.4")
+    code, out, error = run(place, "setup.sh", PYTHON=path)
+    assert code == 0 and out.endswith("{}/bin/python\n".format(folder)), error
+    assert os.readlink(str(link)) == ".venv-tf1"
+    assert error.endswith("ready: source .venv-tf2/bin/activate\n")
+
+
+def test_a_venv_of_the_users_own_stays(place):
+    folder = finished_environment(place, "tf1", "requirements.txt")
+    own = folder.parent / ".venv"
+    own.mkdir()
+    code, _, error = run(place, "setup.sh")
+    assert code == 0 and own.is_dir() and not os.path.islink(str(own))
+    assert "it stays" in error and error.endswith("ready: source .venv-tf1/bin/activate\n")
 
 
 @pytest.mark.parametrize("damage", ["no stamp", "other requirements", "does not run"])
