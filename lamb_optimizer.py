@@ -6,7 +6,8 @@ tf.train.Optimizer. The moments stand in the checkpoint as <variable>/lamb_m and
   m = β₁ m + (1 - β₁) g             v = β₂ v + (1 - β₂) g²
   u = m / (√v + ε) + λ w            w = w - rate · ‖w‖ / ‖u‖ · u
 
-The moments are not bias-corrected, as in the reference implementations.
+The moments are not bias-corrected, as in the reference implementations: the trust ratio takes out
+again what a correction would bring, but for the weight decay.
 """
 
 import re
@@ -23,7 +24,7 @@ class LAMBOptimizer(tf.train.Optimizer):
 
     def __init__(self, learning_rate, weight_decay_rate=0.01, beta_1=0.9, beta_2=0.999,
                  epsilon=1e-6, exclude_from_weight_decay=NO_WEIGHT_DECAY,
-                 exclude_from_trust_ratio=(), name="LAMBOptimizer"):
+                 exclude_from_trust_ratio=(), correction=1.0, name="LAMBOptimizer"):
         """Keeps the settings.
 
         Args:
@@ -33,6 +34,8 @@ class LAMBOptimizer(tf.train.Optimizer):
             found in is not decayed.
           exclude_from_trust_ratio: the same for variables whose ratio stays 1; google-research's
             ALBERT takes NO_WEIGHT_DECAY here, albert_zh takes none.
+          correction: float or scalar tensor that m / (√v + ε) is multiplied by, for moments that
+            are to be bias-corrected.
         """
         super(LAMBOptimizer, self).__init__(use_locking=False, name=name)
         self.learning_rate = learning_rate
@@ -42,6 +45,7 @@ class LAMBOptimizer(tf.train.Optimizer):
         self.epsilon = epsilon
         self.exclude_from_weight_decay = tuple(exclude_from_weight_decay)
         self.exclude_from_trust_ratio = tuple(exclude_from_trust_ratio)
+        self.correction = correction
 
     def trust_ratio(self, variable, update):
         """‖variable‖ / ‖update‖ as a scalar, 1 where one of the norms is 0."""
@@ -67,7 +71,7 @@ class LAMBOptimizer(tf.train.Optimizer):
         m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
         next_m = self.beta_1 * m + (1.0 - self.beta_1) * gradient
         next_v = self.beta_2 * v + (1.0 - self.beta_2) * tf.square(gradient)
-        update = next_m / (tf.sqrt(next_v) + self.epsilon)
+        update = self.correction * next_m / (tf.sqrt(next_v) + self.epsilon)
         if not is_named(variable, self.exclude_from_weight_decay):
             update += self.weight_decay_rate * variable
         ratio = self.trust_ratio(variable, update)

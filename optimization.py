@@ -17,7 +17,7 @@ Update = collections.namedtuple("Update", "op learning_rate gradient_norm trust_
 
 
 class AdamWeightDecayOptimizer(LAMBOptimizer):
-    """Adam with decoupled weight decay, not bias-corrected: LAMB whose trust ratio is always 1."""
+    """Adam with decoupled weight decay: LAMB whose trust ratio is always 1."""
 
     slot_prefix = "adam"
 
@@ -41,6 +41,16 @@ def learning_rate_at(step, learning_rate, num_train_steps, num_warmup_steps):
     if not num_warmup_steps:
         return decayed
     return tf.where(step < num_warmup_steps, learning_rate * step / num_warmup_steps, decayed)
+
+
+def bias_correction(step, beta_1=0.9, beta_2=0.999):
+    """√(1 - β₂ᵗ) / (1 - β₁ᵗ) of update t = step + 1 (Kingma and Ba, arXiv 1412.6980, section 2).
+
+    The moments start from 0. Without it the updates of the first steps are too large, up to 6.5
+    times at the tenth, since v takes a thousand steps to fill and m ten.
+    """
+    t = tf.cast(step, tf.float32) + 1.0
+    return tf.sqrt(1.0 - tf.pow(beta_2, t)) / (1.0 - tf.pow(beta_1, t))
 
 
 def dense_gradients(loss, variables, loss_scale=None):
@@ -125,7 +135,8 @@ def apply_update(rule, gradients, variables, proceed, loss_scale=None):
 
 
 def create_optimizer(loss, learning_rate, num_train_steps, num_warmup_steps, optimizer="lamb",
-                     use_tpu=False, gradients=None, loss_scale=None, **settings):
+                     use_tpu=False, gradients=None, loss_scale=None, correct_bias=True,
+                     **settings):
     """Builds the update of every trainable variable.
 
     Args:
@@ -137,6 +148,8 @@ def create_optimizer(loss, learning_rate, num_train_steps, num_warmup_steps, opt
       gradients: of this device's batch, in the order of tf.trainable_variables(); default: the
         loss is differentiated here.
       loss_scale: precision.LossScale, or None.
+      correct_bias: bool, whether AdamW's moments are bias-corrected, which BERT's are not; LAMB's
+        never are.
       **settings: further arguments of the optimizer's class.
     Returns:
       Update(op, learning_rate, gradient_norm, trust_ratio, finite, names): the op also counts the
@@ -147,6 +160,8 @@ def create_optimizer(loss, learning_rate, num_train_steps, num_warmup_steps, opt
     """
     step = tf.train.get_or_create_global_step()
     rate = learning_rate_at(step, learning_rate, num_train_steps, num_warmup_steps)
+    if correct_bias and optimizer == "adamw":
+        settings["correction"] = bias_correction(step)
     rule = OPTIMIZERS[optimizer](rate, **settings)
     variables = tf.trainable_variables()
     if gradients is None:

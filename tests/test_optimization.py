@@ -35,7 +35,7 @@ def test_three_steps_equal_the_reference(optimizer, warmup):
         _, masked, order = build(reference_config(), case_inputs("main"))
         update = optimization.create_optimizer(
             masked.loss + order.loss, settings["init_lr"], settings["num_train_steps"],
-            settings["num_warmup_steps"], optimizer)
+            settings["num_warmup_steps"], optimizer, correct_bias=False)
         session.run(tf.global_variables_initializer())
         values = load("variables")
         for variable in tf.trainable_variables():
@@ -113,3 +113,29 @@ def test_step_is_counted_after_the_rate_is_read():
         found = [session.run([update.learning_rate, update.op])[0] for _ in range(6)]
         assert session.run(tf.train.get_global_step()) == 6
     np.testing.assert_allclose(found, [0.0, 0.25, 0.5, 0.75, 0.6, 0.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer, corrected", [("adamw", True), ("adamw", False),
+                                                  ("lamb", True)])
+def test_adamw_s_first_steps_are_as_long_as_the_rate_says(optimizer, corrected):
+    gradients = [0.5, -0.25, 0.125, 0.5, 0.5]
+    with tf.Graph().as_default(), tf.Session() as session:
+        gradient = tf.placeholder(tf.float32, [])
+        weight = tf.get_variable("layer/bias", initializer=tf.constant(3.0))
+        update = optimization.create_optimizer(weight * gradient, 0.01, 10 ** 9, 0, optimizer,
+                                               correct_bias=corrected)
+        session.run(tf.global_variables_initializer())
+        m = v = 0.0
+        wanted = 3.0
+        for t, value in enumerate(gradients, 1):
+            session.run(update.op, {gradient: value})
+            m, v = 0.9 * m + 0.1 * value, 0.999 * v + 0.001 * value ** 2
+            step = m / (np.sqrt(v) + 1e-6)
+            if optimizer == "lamb":
+                step *= abs(wanted) / abs(step)
+            elif corrected:
+                step *= np.sqrt(1.0 - 0.999 ** t) / (1.0 - 0.9 ** t)
+            wanted -= 0.01 * step
+            assert abs(session.run(weight) - wanted) < 1e-5
+            if t == 1 and optimizer == "adamw":
+                assert abs(3.0 - wanted - (0.01 if corrected else 0.0316)) < 1e-4
