@@ -13,11 +13,9 @@ and on stdout what was mapped, dropped and left over.
   huggingface  AlbertFor... for Google's style, BertFor... for albert_zh's
 """
 
-import collections
 import functools
 import os
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -28,15 +26,10 @@ from cli import UserError
 from fine_tuning import predictor
 from weights import checkpoints, formats, huggingface, layouts, verification
 
-STEP = "global_step"
 CHECKPOINT_NAMES = {"google": "model.ckpt-best", "bert": "bert_model.ckpt"}  # else model.ckpt
 # Keys of Google's config files that say nothing here.
 CONSTANT_KEYS = {"net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0,
                  "down_scale_factor": 1}
-
-# What goes along with a model. vocab: dict token -> id or None; labels: list of str or None;
-# lower_case: bool; description: what a folder of a fine-tuned model says of itself, or None.
-Companions = collections.namedtuple("Companions", "vocab labels lower_case description")
 
 
 def define_flags(flag_values):
@@ -58,84 +51,32 @@ def define_flags(flag_values):
                       "difference. Off: it takes the time to run them.", flag_values=flag_values)
 
 
-# ---- reading -----------------------------------------------------------------------------------
+# ---- what goes along with a model --------------------------------------------------------------
 
 
-def read_checkpoint(run, path):
-    """(Model, Companions) of a TensorFlow checkpoint."""
-    folder = path if tf.io.gfile.isdir(path) else os.path.dirname(path)
-    description = predictor.read_description(folder)
-    if description and path == folder:
-        path = predictor.chosen_checkpoint(folder) or folder
-    prefix = checkpoints.find_checkpoint(path, "from")
-    config_file = run.bert_config_file or only_file(folder, "*config*.json", "bert_config_file")
-    if config_file is None:
-        raise UserError("--bert_config_file is required: there is no config beside {!r}".format(
-            prefix))
-    config = modeling.AlbertConfig.from_json_file(config_file)
-    reader = tf.train.load_checkpoint(prefix)
-    shapes = reader.get_variable_to_shape_map()
-    heads = layouts.heads_of(shapes)
-    plan = checkpoints.plan_initialization(prefix, variables_with(config, heads), "from")
-    model = formats.Model(
-        config, {name: reader.get_tensor(stored) for name, stored in plan.loaded.items()},
-        plan.loaded, [name for name in shapes if checkpoints.SLOT.search(name)], plan.unused,
-        plan.missing, np.int64(reader.get_tensor(STEP) if STEP in shapes else 0))
-    said = description or {}
-    return model, companions(run, folder, config, heads.labels, said.get("labels"),
-                             said.get("do_lower_case"), description)
-
-
-def read_huggingface(run, folder):
-    """(Model, Companions) of a Hugging Face ALBERT folder."""
-    if run.bert_config_file:
-        raise UserError("--bert_config_file: a Hugging Face folder has its own config.json")
-    config, tensors, labels, lower_case = huggingface.read_folder(folder)
-    dropped = huggingface.tied(tensors, folder)
-    classes = len(tensors.get("classifier.weight", ()))
-    stored = {name: layouts.huggingface_name(name, "albert")
-              for name in variables_with(config, layouts.Heads(True, True, True, classes))}
-    weights = {name: huggingface.turned(name, tensors[tensor])
-               for name, tensor in stored.items() if tensor in tensors}
-    variables = variables_with(config, formats.heads_of_weights(weights))
-    checkpoints.match_variables("--from {!r}".format(folder), {
-        name: list(array.shape) for name, array in weights.items()}, variables)
-    known = set(dropped) | {stored[name] for name in weights}
-    model = formats.Model(config, weights, stored, dropped, sorted(set(tensors) - known),
-                             sorted(set(variables) - set(weights)), np.int64(0))
-    return model, companions(run, folder, config, classes, labels, lower_case,
-                             predictor.read_description(folder))
-
-
-def variables_with(config, heads):
-    """Name -> shape of the variables of a model with these layouts.Heads."""
-    return {name: shape for name, shape in checkpoints.variables_of(
-        lambda: verification.build(config, heads)).items()
-        if heads.pooler or not name.startswith("bert/pooler/")}
-
-
-def companions(run, folder, config, classes, labels, lower_case, description):
-    """The Companions of a model: what the flags say, else what the folder says.
-
-    Raises:
-      UserError: vocabulary or labels do not fit the model, or are needed and missing.
-    """
-    vocab_file = run.vocab_file or only_file(folder, "vocab*.txt", "vocab_file")
-    if vocab_file is None and run.format == "huggingface":
-        raise UserError("--vocab_file is required: a Hugging Face folder holds the vocabulary, and "
-                        "there is none beside the checkpoint")
+def read_vocabulary(folder, vocab_file, vocab_size):
+    """dict token -> id of the file named or of the one in the folder; None where there is none."""
+    vocab_file = vocab_file or only_file(folder, "vocab*.txt", "vocab_file")
     vocab = tokenization.load_vocab(vocab_file) if vocab_file else None
-    if vocab and len(vocab) > config.vocab_size:
+    if vocab and len(vocab) > vocab_size:
         raise UserError("vocabulary {} has {} tokens, the config's vocab_size is {}".format(
-            vocab_file, len(vocab), config.vocab_size))
-    if classes:
-        labels = run.labels.split(",") if run.labels else labels or [
-            "LABEL_%d" % index for index in range(classes)]
-        if len(labels) != classes or len(set(labels)) != classes:
-            raise UserError("--labels: the classifier has {} labels, the names are {}".format(
-                classes, ", ".join(labels)))
-    lower_cases = [value for value in (run.do_lower_case, lower_case, True) if value is not None]
-    return Companions(vocab, labels if classes else None, lower_cases[0], description)
+            vocab_file, len(vocab), vocab_size))
+    return vocab
+
+
+def label_names(asked, said, count):
+    """The names of a classifier's labels, None for a model without one.
+
+    Args:
+      asked: value of --labels.  said: list that the folder names, or None.  count: int.
+    """
+    if not count:
+        return None
+    names = asked.split(",") if asked else said or ["LABEL_%d" % index for index in range(count)]
+    if len(names) != count or len(set(names)) != count:
+        raise UserError("--labels: the classifier has {} labels, the names are {}".format(
+            count, ", ".join(names)))
+    return names
 
 
 def only_file(folder, pattern, flag_name):
@@ -146,17 +87,35 @@ def only_file(folder, pattern, flag_name):
     return found[0] if found else None
 
 
-# ---- writing -----------------------------------------------------------------------------------
+# ---- reading and writing -----------------------------------------------------------------------
 
 
-def write_folder(folder, form, model, image, along):
+def checkpoint_and_config(path, folder, description, config_file):
+    """(prefix of the checkpoint, AlbertConfig) for what the flags name.
+
+    Args:
+      path: value of --from, a checkpoint or its folder.  folder: where it lies.
+      description: what a fine-tuned model's folder says of itself, or None.
+      config_file: value of --bert_config_file.
+    """
+    if description and path == folder:
+        path = predictor.chosen_checkpoint(folder) or folder
+    prefix = checkpoints.find_checkpoint(path, "from")
+    config_file = config_file or only_file(folder, "*config*.json", "bert_config_file")
+    if config_file is None:
+        raise UserError("--bert_config_file is required: there is no config beside {!r}".format(
+            prefix))
+    return prefix, modeling.AlbertConfig.from_json_file(config_file)
+
+
+def write_folder(folder, form, model, image, companions):
     """Writes a folder in the format; it appears under its name only when it is whole."""
     unfinished = folder + ".unfinished"
     if tf.io.gfile.exists(unfinished):
         tf.io.gfile.rmtree(unfinished)
     tf.io.gfile.makedirs(unfinished)
     try:
-        write_files(unfinished, form, model, image, along)
+        write_files(unfinished, form, model, image, companions)
     except BaseException:
         tf.io.gfile.rmtree(unfinished)
         raise
@@ -165,37 +124,29 @@ def write_folder(folder, form, model, image, along):
     tf.io.gfile.rename(unfinished, folder)
 
 
-def write_files(folder, form, model, image, along):
+def write_files(folder, form, model, image, companions):
     """Writes the weights, the config and what goes along with them."""
+    vocab, labels, lower_case, description = companions
     if form == "huggingface":
-        files = huggingface_files(image, along)
+        files = huggingface.folder_files(image, vocab, labels, lower_case)
     else:
-        files = tensorflow_files(form, model.config)
-        step = {} if form == "bert" else {STEP: model.step}
-        checkpoints.write_checkpoint(folder, CHECKPOINT_NAMES.get(form, "model.ckpt"),
-                                     dict(formats.written_arrays(image), **step))
-    if along.vocab:
-        files[predictor.VOCABULARY] = "".join(token + "\n" for token in along.vocab)
-    if along.description and along.labels:
+        files = config_file_of(form, model.config)
+        arrays = {image.names[name]: array for name, array in image.weights.items()}
+        if form != "bert":
+            arrays[formats.STEP] = model.step
+        checkpoints.write_checkpoint(folder, CHECKPOINT_NAMES.get(form, "model.ckpt"), arrays)
+    if vocab:
+        files[predictor.VOCABULARY] = "".join(token + "\n" for token in vocab)
+    if description and labels:
         files[predictor.DESCRIPTION] = huggingface.json_text(
-            dict(along.description, labels=along.labels, save_best=False))
+            dict(description, labels=labels, save_best=False))
     for name, content in files.items():
         with tf.io.gfile.GFile(os.path.join(folder, name), "wb") as stream:
             stream.write(content if isinstance(content, bytes) else content.encode("utf-8"))
 
 
-def huggingface_files(image, along):
-    """File name -> content of a Hugging Face folder."""
-    heads = formats.heads_of_weights(image.weights)
-    return {
-        huggingface.NEW_WEIGHTS: huggingface.safetensors_bytes(formats.written_arrays(image)),
-        huggingface.CONFIG: huggingface.config_json(image.config, image.family, heads, along.vocab,
-                                                    along.labels),
-        huggingface.TOKENIZER: huggingface.tokenizer_json(image.config, along.lower_case)}
-
-
-def tensorflow_files(form, config):
-    """File name -> content of the config beside a checkpoint, with the keys its readers know."""
+def config_file_of(form, config):
+    """File name -> text of the config beside a checkpoint, with the keys that its readers know."""
     if form in ("tf", "albert_zh"):
         return {predictor.CONFIG: config.to_json()}
     keys = huggingface.SIZES if form == "bert" else huggingface.ALBERT_SIZES
@@ -219,7 +170,7 @@ def check_target(folder):
 def conversion_report(model, image):
     """The lines that say what became of every variable."""
     lines = ["mapped: {}".format(len(image.weights))]
-    lines += ["  {} -> {} {}".format(image.sources[name], image.rename(name),
+    lines += ["  {} -> {} {}".format(image.sources[name], image.names[name],
                                      list(image.weights[name].shape))
               for name in sorted(image.weights)]
     slots = [name for name in model.dropped if checkpoints.SLOT.search(name)]
@@ -236,17 +187,30 @@ def main(flag_values):
     """Reads, converts, writes, reports and verifies."""
     tf.logging.set_verbosity(tf.logging.WARN)
     cli.require_flags(flag_values, ["from", "to"])
-    run = cli.settings_of(flag_values)
-    source, target = getattr(run, "from").rstrip("/"), run.to.rstrip("/")
+    source, target = [getattr(flag_values, name).rstrip("/") for name in ("from", "to")]
+    form, config_file = flag_values.format, flag_values.bert_config_file
     check_target(target)
+    folder = source if tf.io.gfile.isdir(source) else os.path.dirname(source)
+    description = predictor.read_description(folder)
     if huggingface.is_folder(source):
-        model, along = read_huggingface(run, source)
-        form = "albert_zh" if run.format == "tf" else run.format  # it has no names of TensorFlow's
+        if config_file:
+            raise UserError("--bert_config_file: a Hugging Face folder has its own config.json")
+        form = "albert_zh" if form == "tf" else form  # it has no names of TensorFlow's
+        model, said = formats.read_huggingface(source), huggingface.read_settings(source)
     else:
-        model, along = read_checkpoint(run, source)
-        form = run.format
+        model = formats.read_checkpoint(*checkpoint_and_config(
+            source, folder, description, config_file))
+        said = description or {}
+    vocab = read_vocabulary(folder, flag_values.vocab_file, model.config.vocab_size)
+    if vocab is None and form == "huggingface":
+        raise UserError("--vocab_file is required: a Hugging Face folder holds the vocabulary, and "
+                        "there is none beside the checkpoint")
+    labels = label_names(flag_values.labels, said.get("labels"),
+                         layouts.heads_of_weights(model.weights).labels)
+    lower_case = next(value for value in (flag_values.do_lower_case, said.get("do_lower_case"),
+                                          True) if value is not None)
     image = formats.exact_image(model, form)
-    write_folder(target, form, model, image, along)
+    write_folder(target, form, model, image, (vocab, labels, lower_case, description))
     print(conversion_report(model, image))
     if form == "bert" and model.config.hidden_act in ("gelu", "gelu_new"):
         print('hidden_act "gelu" in bert_config.json is the tanh form, as in Google\'s BERT code; '
@@ -254,7 +218,7 @@ def main(flag_values):
     print("wrote {}: {:,} bytes".format(target, sum(
         tf.io.gfile.stat(os.path.join(target, name)).length
         for name in tf.io.gfile.listdir(target))))
-    if run.verify:
+    if flag_values.verify:
         print(verification.verify(target, model, image))
 
 

@@ -73,7 +73,10 @@ def sentence_order():
                 "--num_workers=1", "--num_shards=1"])
         create_pretraining_data.main(values)
         pairs = [read_pair(record) for record in records.read_records(path)]
-    documents = documents_as_ids()
+    tokenizer = tokenization.FullTokenizer(VOCAB)
+    with io.open(SAMPLE, encoding="utf-8", newline="\n") as stream:
+        documents = [as_text(tokenizer.convert_tokens_to_ids(tokenizer.tokenize(document)))
+                     for document in stream.read().split("\n\n")]
     ordered = [second + first if swapped else first + second for first, second, swapped in pairs]
     yield Row("pairs", len(pairs), 100, len(pairs))
     yield Row("% swapped", 100.0 * np.mean([pair[2] for pair in pairs]), 40, 60)
@@ -85,16 +88,7 @@ def sentence_order():
 
 def as_text(ids):
     """Token ids as one string, for substring search."""
-    return "".join(chr(token) for token in ids)
-
-
-def documents_as_ids():
-    """Each document of the sample as_text."""
-    tokenizer = tokenization.FullTokenizer(VOCAB)
-    with io.open(SAMPLE, encoding="utf-8", newline="\n") as stream:
-        documents = stream.read().split("\n\n")
-    return [as_text(tokenizer.convert_tokens_to_ids(tokenizer.tokenize(document)))
-            for document in documents]
+    return "".join(map(chr, ids))
 
 
 def read_pair(record):
@@ -127,30 +121,22 @@ def report(title, rows):
     return wrong
 
 
-def test_factorized_embeddings():
-    """Collected by pytest: the first table's numbers."""
-    assert all(is_good(row) for row in factorized_embeddings())
+TABLES = (
+    ("1 Factorized embeddings: parameters of the word embeddings", factorized_embeddings),
+    ("2 Cross-layer sharing: parameters of the encoder, 12 layers, H 1024, I 3072",
+     cross_layer_sharing),
+    ("3 Sentence-order prediction: pairs made of data/news_zh_1.txt", sentence_order))
 
 
-def test_cross_layer_sharing():
-    """Collected by pytest: the second table's numbers."""
-    assert all(is_good(row) for row in cross_layer_sharing())
-
-
-def test_sentence_order():
-    """Collected by pytest: the third table's numbers."""
-    assert all(is_good(row) for row in sentence_order())
+def test_every_number_is_the_expected_one():
+    """Collected by pytest: all three tables."""
+    assert [row for _, rows in TABLES for row in rows() if not is_good(row)] == []
 
 
 def main():
     """Prints the three tables; returns the exit code."""
     tf.logging.set_verbosity(tf.logging.ERROR)
-    wrong = report("1 Factorized embeddings: parameters of the word embeddings",
-                   factorized_embeddings())
-    wrong += report("2 Cross-layer sharing: parameters of the encoder, 12 layers, H 1024, I 3072",
-                    cross_layer_sharing())
-    wrong += report("3 Sentence-order prediction: pairs made of data/news_zh_1.txt",
-                    sentence_order())
+    wrong = sum(report(title, rows()) for title, rows in TABLES)
     print("\n{}".format("{} numbers are wrong".format(wrong) if wrong
                         else "All three changes are there."))
     return 1 if wrong else 0

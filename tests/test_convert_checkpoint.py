@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import types
 
 import numpy as np
 import pytest
@@ -245,7 +244,7 @@ def test_a_classifier_goes_to_hugging_face_and_comes_back(tmp_path, toy_vocab):
     google = convert(source, tmp_path / "google", "google")
     np.testing.assert_array_equal(predictor.Predictor(google).predict(PAIRS), probabilities[0])
     renamed = convert(source, tmp_path / "other", "huggingface", "--labels=a,b,c")
-    assert huggingface.read_folder(renamed).labels == ["a", "b", "c"]
+    assert huggingface.read_settings(renamed)["labels"] == ["a", "b", "c"]
 
 
 def test_a_classifier_of_albert_zh_becomes_bert(tmp_path, toy_vocab):
@@ -332,9 +331,8 @@ def test_bfloat16_and_damaged_files(tmp_path):
 def test_verification_finds_a_wrong_weight(model_folder, tmp_path):
     source = model_folder("google")
     target = convert(source, tmp_path / "out", "albert_zh")
-    run = types.SimpleNamespace(bert_config_file=None, vocab_file=None, labels=None,
-                                do_lower_case=None, format="albert_zh")
-    model, _ = convert_checkpoint.read_checkpoint(run, source)
+    model = formats.read_checkpoint(*convert_checkpoint.checkpoint_and_config(
+        source, source, None, None))
     image = formats.exact_image(model, "albert_zh")
     assert "largest difference 0 (" in verification.verify(target, model, image)
     wrong = arrays_of(target)

@@ -12,8 +12,8 @@ import sys
 import pytest
 from helpers.toys import ROOT, write_text
 
-TOOLS = ["basename", "bash", "cat", "cmp", "cp", "dirname", "head", "ln", "mktemp", "mv", "readlink",
-         "rm", "sed", "sort", "uniq"]
+TOOLS = ["basename", "bash", "cat", "cmp", "cp", "dirname", "head", "ln", "mktemp", "mv",
+         "readlink", "rm", "sed", "sort", "uniq"]
 
 
 @pytest.fixture

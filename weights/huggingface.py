@@ -5,7 +5,6 @@ model.safetensors, config.json, vocab.txt and tokenizer_config.json, or the arra
 PyTorch is needed only to read an old pytorch_model.bin.
 """
 
-import collections
 import json
 import os
 
@@ -33,9 +32,6 @@ SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"
 ALBERT_SIZES = SIZES + ("embedding_size", "num_hidden_groups", "inner_group_num")
 DTYPES = {"F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "I64": "i8", "I32": "i4"}
 
-# tensors: name -> array; labels: list of str or None; lower_case: bool or None where not said.
-Folder = collections.namedtuple("Folder", "config tensors labels lower_case")
-
 
 def is_folder(path):
     """True for a folder that looks like Hugging Face's."""
@@ -44,51 +40,52 @@ def is_folder(path):
         or tf.io.gfile.exists(os.path.join(path, OLD_WEIGHTS)))
 
 
-def architecture(family, heads):
-    """The class in transformers for layouts.Heads; family is "albert" or "bert"."""
+def turned(name, array):
+    """A variable's array between TensorFlow's and PyTorch's orientation; name is this project's."""
+    return array.T if name.endswith("/kernel") else array  # [in, out] <-> [out, in]
+
+
+# ---- writing -----------------------------------------------------------------------------------
+
+
+def folder_files(image, vocab, labels, lower_case):
+    """What a folder holds beside its vocabulary: dict file name -> text or bytes.
+
+    Args:
+      image: formats.Image.  vocab: dict token -> id.  labels: list of str, or None.
+      lower_case: bool, what the tokenizer does.
+    """
+    from safetensors.numpy import save
+    tensors = {image.names[name]: np.ascontiguousarray(turned(name, array))
+               for name, array in image.weights.items()}
+    tokenizer = {
+        "tokenizer_class": "BertTokenizer", "do_lower_case": lower_case, "strip_accents": None,
+        "tokenize_chinese_chars": True, "model_max_length": image.config.max_position_embeddings,
+        "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]",
+        "mask_token": "[MASK]"}
+    return {NEW_WEIGHTS: save(tensors, metadata={"format": "pt"}),
+            CONFIG: json_text(config_values(image, vocab, labels)),
+            TOKENIZER: json_text(tokenizer)}
+
+
+def config_values(image, vocab, labels):
+    """What config.json says of an image; arguments as in folder_files."""
+    albert, heads = image.family == "albert", layouts.heads_of_weights(image.weights)
     kind = ("ForSequenceClassification" if heads.labels else
             "ForPreTraining" if heads.masked and heads.order else
             "ForMaskedLM" if heads.masked else "Model")
-    return family.capitalize() + kind
-
-
-def turned(name, array):
-    """A variable's array between TensorFlow's orientation and PyTorch's; name is this project's."""
-    return array.T if layouts.is_transposed(name) else array
-
-
-def config_json(config, family, heads, vocab, labels):
-    """The text of config.json.
-
-    Args:
-      config: AlbertConfig.  family: "albert" or "bert".  heads: layouts.Heads.
-      vocab: dict token -> id.  labels: list of str, or None.
-    """
-    values = {key: getattr(config, key) for key in (
-        ALBERT_SIZES if family == "albert" else SIZES)}
+    values = {key: getattr(image.config, key) for key in (ALBERT_SIZES if albert else SIZES)}
     values.update(
-        architectures=[architecture(family, heads)], model_type=family,
-        hidden_act=ACTIVATIONS[config.hidden_act],
-        layer_norm_eps=LAYER_NORM_EPSILON, position_embedding_type="absolute",
-        pad_token_id=vocab["[PAD]"], torch_dtype="float32")
-    if family == "albert":
-        values.update(bos_token_id=vocab["[CLS]"], eos_token_id=vocab["[SEP]"],
-                      classifier_dropout_prob=CLASSIFIER_DROPOUT)
-    else:
-        values.update(classifier_dropout=CLASSIFIER_DROPOUT)
+        architectures=[image.family.capitalize() + kind], model_type=image.family,
+        hidden_act=ACTIVATIONS[image.config.hidden_act], layer_norm_eps=LAYER_NORM_EPSILON,
+        position_embedding_type="absolute", pad_token_id=vocab["[PAD]"], torch_dtype="float32")
+    if albert:
+        values.update(bos_token_id=vocab["[CLS]"], eos_token_id=vocab["[SEP]"])
+    values["classifier_dropout_prob" if albert else "classifier_dropout"] = CLASSIFIER_DROPOUT
     if labels:
         values.update(id2label={str(index): label for index, label in enumerate(labels)},
                       label2id={label: index for index, label in enumerate(labels)})
-    return json_text(values)
-
-
-def tokenizer_json(config, lower_case):
-    """The text of tokenizer_config.json."""
-    return json_text({
-        "tokenizer_class": "BertTokenizer", "do_lower_case": lower_case, "strip_accents": None,
-        "tokenize_chinese_chars": True, "model_max_length": config.max_position_embeddings,
-        "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]",
-        "mask_token": "[MASK]"})
+    return values
 
 
 def json_text(values):
@@ -96,31 +93,29 @@ def json_text(values):
     return json.dumps(values, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
 
 
-def safetensors_bytes(tensors):
-    """The bytes of a model.safetensors file for dict name -> array."""
-    from safetensors.numpy import save
-    return save({name: np.ascontiguousarray(array) for name, array in tensors.items()},
-                metadata={"format": "pt"})
+# ---- reading -----------------------------------------------------------------------------------
 
 
-def read_folder(folder):
-    """Reads a folder of Hugging Face's ALBERT.
+def read_weights(folder):
+    """(AlbertConfig, dict today's tensor name -> float32 array) of a folder.
 
     Raises:
       UserError: another architecture, or a variant that has no exact image here.
     """
-    values = read_object(os.path.join(folder, CONFIG))
+    config = read_config(os.path.join(folder, CONFIG))
     tensors = {}
     for path in sorted(tf.io.gfile.glob(os.path.join(folder, WEIGHTS))):
         tensors.update(read_safetensors(path))
-    if not tensors:
-        tensors = read_bin(os.path.join(folder, OLD_WEIGHTS))
-    labels = values.get("id2label")
+    return config, renamed(tensors or read_bin(os.path.join(folder, OLD_WEIGHTS)))
+
+
+def read_settings(folder):
+    """What a folder says of a model's use: dict with labels and do_lower_case, None if not said."""
+    labels = read_object(os.path.join(folder, CONFIG)).get("id2label")
     tokenizer = os.path.join(folder, TOKENIZER)
-    lower_case = (read_object(tokenizer).get("do_lower_case") if tf.io.gfile.exists(tokenizer)
-                  else None)
-    return Folder(read_config(values, folder), renamed(tensors),
-                  labels and [labels[key] for key in sorted(labels, key=int)], lower_case)
+    return {"labels": labels and [labels[key] for key in sorted(labels, key=int)],
+            "do_lower_case": read_object(tokenizer).get("do_lower_case")
+            if tf.io.gfile.exists(tokenizer) else None}
 
 
 def read_object(path):
@@ -132,23 +127,21 @@ def read_object(path):
             raise UserError("{} does not hold one JSON object: {}".format(path, error)) from None
 
 
-def read_config(values, folder):
-    """The AlbertConfig for what config.json says."""
-    def demand(key, default, allowed):
-        if values.get(key, default) not in allowed:
-            raise UserError("{}: {} is {!r}, which has no exact image here; {}".format(
-                os.path.join(folder, CONFIG), key, values.get(key, default),
-                "known: " + ", ".join(map(str, allowed))))
-    demand("model_type", "albert", ["albert"])
-    demand("hidden_act", "gelu_new", sorted(ACTIVATIONS_READ))
-    demand("position_embedding_type", "absolute", ["absolute"])
-    demand("layer_norm_eps", LAYER_NORM_EPSILON, [LAYER_NORM_EPSILON])
-    kept = {key: values[key] for key in ALBERT_SIZES if key in values}
+def read_config(path):
+    """The AlbertConfig for what a config.json says."""
+    values = dict({"hidden_act": "gelu_new"}, **read_object(path))
+    for key, allowed in (("model_type", ["albert"]), ("hidden_act", sorted(ACTIVATIONS_READ)),
+                         ("position_embedding_type", ["absolute"]),
+                         ("layer_norm_eps", [LAYER_NORM_EPSILON])):
+        if values.get(key, allowed[0]) not in allowed:
+            raise UserError("{}: {} is {!r}, which has no exact image here; known: {}".format(
+                path, key, values[key], ", ".join(map(str, allowed))))
     try:
-        return AlbertConfig(embedding_style="google", hidden_act=ACTIVATIONS_READ[
-            values.get("hidden_act", "gelu_new")], **kept)
+        return AlbertConfig(embedding_style="google",
+                            hidden_act=ACTIVATIONS_READ[values["hidden_act"]],
+                            **{key: values[key] for key in ALBERT_SIZES if key in values})
     except UserError as error:
-        raise UserError("{}: {}".format(os.path.join(folder, CONFIG), error)) from None
+        raise UserError("{}: {}".format(path, error)) from None
 
 
 def read_safetensors(path):

@@ -14,19 +14,19 @@ projection, "google" before it. Google's style is stored here under this project
 """
 
 import collections
+import json
 import re
 
-# The parts of one layer: this project's scope -> Google's scope, Hugging Face's ALBERT scope.
-LayerPart = collections.namedtuple("LayerPart", "google huggingface")
+# The parts of one layer: this project's scope -> (Google's scope, Hugging Face's ALBERT scope).
 LAYER_PARTS = {
-    "attention/self/query": LayerPart("attention_1/self/query", "attention.query"),
-    "attention/self/key": LayerPart("attention_1/self/key", "attention.key"),
-    "attention/self/value": LayerPart("attention_1/self/value", "attention.value"),
-    "attention/output/dense": LayerPart("attention_1/output/dense", "attention.dense"),
-    "attention/output/LayerNorm": LayerPart("LayerNorm", "attention.LayerNorm"),
-    "intermediate/dense": LayerPart("ffn_1/intermediate/dense", "ffn"),
-    "output/dense": LayerPart("ffn_1/intermediate/output/dense", "ffn_output"),
-    "output/LayerNorm": LayerPart("LayerNorm_1", "full_layer_layer_norm"),
+    "attention/self/query": ("attention_1/self/query", "attention.query"),
+    "attention/self/key": ("attention_1/self/key", "attention.key"),
+    "attention/self/value": ("attention_1/self/value", "attention.value"),
+    "attention/output/dense": ("attention_1/output/dense", "attention.dense"),
+    "attention/output/LayerNorm": ("LayerNorm", "attention.LayerNorm"),
+    "intermediate/dense": ("ffn_1/intermediate/dense", "ffn"),
+    "output/dense": ("ffn_1/intermediate/output/dense", "ffn_output"),
+    "output/LayerNorm": ("LayerNorm_1", "full_layer_layer_norm"),
 }
 LAYER = re.compile(r"bert/encoder/(?:layer_shared|(?:group|layer)_(\d+))/(.+)/(\w+)$")
 GOOGLE_LAYER = re.compile(r"bert/encoder/transformer/group_(\d+)/")
@@ -64,7 +64,7 @@ def google_name(name):
     if not match or match.group(2) not in LAYER_PARTS:
         return name
     return "bert/encoder/transformer/group_{}/inner_group_0/{}/{}".format(
-        match.group(1) or 0, LAYER_PARTS[match.group(2)].google, match.group(3))
+        match.group(1) or 0, LAYER_PARTS[match.group(2)][0], match.group(3))
 
 
 def huggingface_name(name, family):
@@ -76,15 +76,10 @@ def huggingface_name(name, family):
     match = LAYER.match(name)
     if family == "albert" and match:
         return "albert.encoder.albert_layer_groups.{}.albert_layers.0.{}.{}".format(
-            match.group(1) or 0, LAYER_PARTS[match.group(2)].huggingface, leaf)
+            match.group(1) or 0, LAYER_PARTS[match.group(2)][1], leaf)
     if family == "albert":
         scope = HUGGINGFACE_SCOPES.get(scope, re.sub("^bert/", "albert/", scope))
     return re.sub(r"/layer_(\d+)/", r"/layer/\1/", scope).replace("/", ".") + "." + leaf
-
-
-def is_transposed(name):
-    """True for a variable that PyTorch stores the other way round, [out, in]."""
-    return name.endswith("/kernel")
 
 
 def same_groups_everywhere(layers, groups):
@@ -121,12 +116,15 @@ def stored_names(variables, stored):
 def heads_of(shapes):
     """The Heads of a model or checkpoint, by dict name -> shape."""
     prefix = prefix_of(shapes)
-
-    def rows(name):
-        return shapes.get(prefix + name, shapes.get(name, [0]))[0]
-    return Heads(*[bool(rows(name)) for name in (
+    found = [shapes.get(prefix + name, shapes.get(name, [0]))[0] for name in (
         "bert/pooler/dense/kernel", "cls/predictions/output_bias",
-        "cls/seq_relationship/output_weights")], labels=rows("output_weights"))
+        "cls/seq_relationship/output_weights", "output_weights")]
+    return Heads(*map(bool, found[:3]), labels=found[3])
+
+
+def heads_of_weights(weights):
+    """The Heads of dict name -> array."""
+    return heads_of({name: array.shape for name, array in weights.items()})
 
 
 def config_keys(shapes):
@@ -135,34 +133,23 @@ def config_keys(shapes):
     Args:
       shapes: dict name -> shape, of a checkpoint in any layout or of a model.
     Returns:
-      OrderedDict key -> value; embedding_style is "bert" for a plain BERT; empty without word
-      embeddings.
+      dict key -> value; embedding_style is "bert" for a plain BERT; empty without word embeddings.
     """
-    prefix, keys = prefix_of(shapes), collections.OrderedDict()
+    prefix = prefix_of(shapes)
     shapes = {name[len(prefix):]: shape for name, shape in shapes.items()
               if name.startswith(prefix)}
     if WORDS not in shapes:
-        return keys
-    keys["embedding_style"] = style = style_of(shapes)
-    keys.update(sharing_keys(shapes, style))
-    keys["vocab_size"], width = shapes[WORDS]
-    if style != "bert":
-        keys["embedding_size"] = width
+        return {}
+    style = ("albert_zh" if PROJECTION in shapes else
+             "google" if MAPPING in shapes or any(map(GOOGLE_LAYER.match, shapes)) else "bert")
+    vocab, width = shapes[WORDS]
+    keys = dict({"embedding_style": style}, **sharing_keys(shapes, style))
+    keys.update({"vocab_size": vocab} if style == "bert" else
+                {"vocab_size": vocab, "embedding_size": width})
     keys["hidden_size"] = shapes.get(PROJECTION, shapes.get(MAPPING, [width]))[-1]
-    for name, shape in sorted(shapes.items()):
-        for key, pattern in SIZES:
-            if pattern.match(name):
-                keys[key] = shape[0]
+    keys.update((key, shape[0]) for name, shape in sorted(shapes.items())
+                for key, pattern in SIZES if pattern.match(name))
     return keys
-
-
-def style_of(names):
-    """"albert_zh", "google" or "bert" (no factorized embeddings), by the names."""
-    if PROJECTION in names:
-        return "albert_zh"
-    if MAPPING in names or any(GOOGLE_LAYER.match(name) for name in names):
-        return "google"
-    return "bert"
 
 
 def sharing_keys(names, style):
@@ -171,9 +158,9 @@ def sharing_keys(names, style):
     for kind, number in (match.groups() for match in map(NUMBERED.match, names) if match):
         counts[kind] = max(counts.get(kind, 0), int(number) + 1)
     kind, count = max(counts.items()) if counts else ("", 1)
-    keys = {"google": [("num_hidden_groups", count)],
-            "albert_zh": [("parameter_sharing", SHARING.get(kind, "all"))], "bert": []}[style]
-    return keys + ([("num_hidden_layers", count)] if kind in SHARING else [])
+    keys = {"google": {"num_hidden_groups": count},
+            "albert_zh": {"parameter_sharing": SHARING.get(kind, "all")}, "bert": {}}[style]
+    return dict(keys, num_hidden_layers=count) if kind in SHARING else keys
 
 
 def fitting_keys(shapes, variables):
@@ -185,5 +172,5 @@ def fitting_keys(shapes, variables):
       str, say '"embedding_style": "google", "num_hidden_groups": 1'; "" where nothing differs.
     """
     there, here = config_keys(shapes), config_keys(variables)
-    return ", ".join('"{}": {}'.format(key, '"%s"' % value if isinstance(value, str) else value)
-                     for key, value in there.items() if here.get(key) != value)
+    return json.dumps({key: value for key, value in there.items()
+                       if here.get(key) != value})[1:-1]

@@ -5,9 +5,8 @@ import functools
 from helpers.numpy_models import GOOGLE_CONFIG
 from helpers.toys import TOY_CONFIG, toy_tokens
 
-import convert_checkpoint
 import modeling
-from weights import layouts
+from weights import formats, layouts
 
 VOCAB = len(toy_tokens())
 ALBERT_ZH = dict(TOY_CONFIG, vocab_size=VOCAB, num_hidden_layers=1)  # graphs are built by dozens
@@ -29,5 +28,5 @@ def shapes_of(style):
         values = {key: value for key, value in values.items()
                   if key not in modeling.AlbertConfig.IGNORED}
         values["embedding_style"] = "google"
-    return convert_checkpoint.variables_with(modeling.AlbertConfig(**values),
-                                              layouts.Heads(True, True, True, 0))
+    return formats.variables_with(modeling.AlbertConfig(**values),
+                                  layouts.Heads(True, True, True, 0))

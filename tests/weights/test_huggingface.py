@@ -17,7 +17,7 @@ import convert_checkpoint
 import modeling
 import tokenization
 from fine_tuning import predictor
-from weights import checkpoints, layouts, verification
+from weights import checkpoints, formats, layouts, verification
 
 REASON = "needs PyTorch and transformers: PYTHON=python3.11 ./setup.sh --with=huggingface"
 torch = pytest.importorskip("torch", reason=REASON)
@@ -54,7 +54,7 @@ def write_model(folder, values, vocab):
     write_text(folder / "albert_config.json", json.dumps(values))
     shutil.copy(vocab, str(folder / "vocab.txt"))
     config = modeling.AlbertConfig.from_json_file(str(folder / "albert_config.json"))
-    weights = random_weights(convert_checkpoint.variables_with(config, HEADS))
+    weights = random_weights(formats.variables_with(config, HEADS))
     checkpoints.write_checkpoint(str(folder), "model.ckpt", weights)
     return str(folder), config, weights
 
