@@ -28,7 +28,7 @@ ROOMS = {  # what each room uses beside itself: rooms, and modules of the root
     "weights": {"cli", "modeling"},
 }
 DEFINED_IN_EVERY_SCRIPT = {"main", "define_flags"}
-FUNCTION_LINES, FUNCTION_LINES_AS_A_RULE = 60, 40
+FUNCTION_LINES, FUNCTION_LINES_AS_A_RULE, FUNCTION_LINES_OF_NINE_IN_TEN = 60, 40, 30
 
 
 class Source:
@@ -313,6 +313,7 @@ def test_functions_beyond_forty_lines_are_exceptions():
                  for source in MODULES + BENCHMARKS for function in source.functions()]
     longer = sorted(pair for pair in functions if pair[0] > FUNCTION_LINES_AS_A_RULE)
     assert len(longer) <= 0.05 * len(functions), longer
+    assert sorted(functions)[int(0.9 * len(functions))][0] <= FUNCTION_LINES_OF_NINE_IN_TEN
 
 
 def imports(source, everywhere):
@@ -352,6 +353,19 @@ def test_rooms_use_only_what_they_may():
     shared = {room: importlib.import_module(room).__all__ for room in ROOMS}
     found = [fault for source in MODULES if source.room for fault in room_faults(source, shared)]
     assert found == []
+
+
+def imported_tests(source):
+    """Names of the test files that source imports; what tests share stands in tests/helpers."""
+    return sorted(name for name in imports(source, everywhere=True)
+                  if re.match(r"(test_|tests\b|conftest)", name)
+                  and name not in {module.name for module in MODULES})
+
+
+def test_no_test_imports_a_test():
+    assert imported_tests(Source("x.py", "from test_modeling import f\nimport tests.conftest"))
+    assert not imported_tests(Source("x.py", "import test_changes\nfrom helpers.toys import ROOT"))
+    assert [(source.path, found) for source in TESTS for found in imported_tests(source)] == []
 
 
 @pytest.mark.parametrize("room", sorted(ROOMS))
