@@ -4,7 +4,6 @@ In: TFRecords of create_pretraining_data.py and a model config.  Out: checkpoint
 scalars and eval_results.txt in --output_dir.
 """
 
-import collections
 import functools
 import math
 import os
@@ -18,14 +17,13 @@ import devices
 import modeling
 import optimization
 import plot_training
-from pretraining import reader
+from pretraining import reader, step
 from training import estimator, failures, host_allocator, memory, micro_batches, precision
 from weights import checkpoints
 
 PUBLISHED_RATE = 0.00176  # for PUBLISHED_BATCH sequences; smaller batches by the square root
 PUBLISHED_BATCH = 4096
 RATE_MARGIN = 4.0
-SEED_STRIDE = 1000003  # a prime, so that seeds of neighbouring steps lie far apart
 
 
 def define_flags(flag_values):
@@ -79,72 +77,18 @@ def define_flags(flag_values):
     flags.adopt_module_key_flags(estimator, flag_values)
 
 
-def pretraining_heads(features, config, training_mode, run, seed=0, weight_sum=None):
-    """The two heads over a batch: (masked_lm_head, sentence_order_head)."""
-    with precision.tpu_bfloat16(run.use_tpu and run.precision == "bf16"):
-        model = modeling.AlbertModel(
-            config, features["input_ids"], features["input_mask"], features["segment_ids"],
-            training=training_mode, dropout_seed=seed, one_hot_embeddings=run.use_tpu,
-            recompute=training_mode and run.recompute == "true",
-            positions=features["masked_lm_positions"])
-        masked = modeling.masked_lm_head(
-            model, features["masked_lm_positions"], features["masked_lm_ids"],
-            features["masked_lm_weights"], weight_sum)
-        return masked, modeling.sentence_order_head(model, features["next_sentence_labels"])
-
-
-def dropout_seed(features):
-    """int32 scalar that differs between steps, and between the devices of one step by their rows.
-
-    It depends on nothing that a resumed run does not know.
-    """
-    step = tf.cast(tf.train.get_or_create_global_step(), tf.int32)
-    return step * SEED_STRIDE + tf.reduce_sum(features["input_ids"])
-
-
-def correct(head, labels):
-    """1.0 where the head's best class is the label, else 0.0; [M]."""
-    best = tf.argmax(head.logits, axis=-1, output_type=tf.int32)
-    return tf.cast(tf.equal(best, tf.reshape(labels, [-1])), tf.float32)  # [M]
-
-
-def shares(features, config, run, batch_size, weight_sum):
-    """What some rows add to the scalars of a training batch.
-
-    Args:
-      features: dict of the rows' tensors.
-      batch_size: rows of the batch.
-      weight_sum: masked words of the batch, a scalar.
-    Returns:
-      OrderedDict of scalars, "loss" the first; over all rows of the batch each adds up to its mean.
-    """
-    masked, order = pretraining_heads(features, config, True, run, dropout_seed(features),
-                                      weight_sum)
-    right = correct(masked, features["masked_lm_ids"])
-    weights = tf.reshape(features["masked_lm_weights"], [-1])  # [B*P]
-    labels = features["next_sentence_labels"]
-    fraction = labels.shape.as_list()[0] / float(batch_size)
-    return collections.OrderedDict([
-        ("loss", masked.loss + fraction * order.loss), ("mlm_loss", masked.loss),
-        ("mlm_accuracy", tf.reduce_sum(right * weights) / (weight_sum + 1e-5)),
-        ("sop_loss", fraction * order.loss),
-        ("sop_accuracy", fraction * tf.reduce_mean(correct(order, labels)))])
-
-
 def model_function(config, run, plan):
     """The model_fn that the Estimator calls."""
     def start():
         return None if checkpoints.newest_checkpoint(run.output_dir) else plan
 
+    on_tpu = dict(use_tpu=run.use_tpu, bfloat16=run.use_tpu and run.precision == "bf16")
+
     def train(features):
-        batch_size = features["input_ids"].shape.as_list()[0]
-        weight_sum, = devices.mean_over_devices(
-            [tf.reduce_sum(features["masked_lm_weights"])], run.use_tpu)
         loss_scale = precision.LossScale() if run.precision == "fp16" else None
-        scalars, gradients = micro_batches.sum_over_micro_batches(
-            functools.partial(shares, config=config, run=run, batch_size=batch_size,
-                              weight_sum=weight_sum),
-            features, run.micro_batch_size or batch_size, loss_scale and loss_scale.value)
+        scalars, gradients = step.training_step(
+            features, config, run.micro_batch_size, run.recompute == "true",
+            loss_scale and loss_scale.value, **on_tpu)
         loss = scalars.pop("loss")
         if loss_scale:
             scalars["skipped_steps"] = loss_scale.skipped
@@ -154,35 +98,13 @@ def model_function(config, run, plan):
             num_train_steps=run.num_train_steps, num_warmup_steps=run.num_warmup_steps)
 
     def evaluate_batch(features):
-        masked, order = pretraining_heads(features, config, False, run)
-        rows = tf.cast(features["input_mask"][:, 0], tf.float32)  # 0 on filled-up rows
-        return estimator.eval_spec(run, masked.loss + order.loss, evaluation_metrics, [
-            masked.example_loss, correct(masked, features["masked_lm_ids"]),
-            tf.reshape(features["masked_lm_weights"], [-1]),  # [B*P]
-            order.example_loss, correct(order, features["next_sentence_labels"]), rows], start())
+        loss, tensors = step.evaluation_step(features, config, **on_tpu)
+        return estimator.eval_spec(run, loss, step.evaluation_metrics, tensors, start())
 
     def model_fn(features, labels, mode, params):
         del labels, params
         return (train if mode == tf.estimator.ModeKeys.TRAIN else evaluate_batch)(features)
     return model_fn
-
-
-def evaluation_metrics(masked_loss, masked_correct, weights, order_loss, order_correct, rows):
-    """Means over every masked token and every record, whatever the batches."""
-    return {"mlm_loss": tf.metrics.mean(masked_loss, weights),
-            "mlm_accuracy": tf.metrics.mean(masked_correct, weights),
-            "sop_loss": tf.metrics.mean(order_loss, rows),
-            "sop_accuracy": tf.metrics.mean(order_correct, rows)}
-
-
-def model_variables(config, run):
-    """Name -> shape of every variable that training makes."""
-    def build():
-        row = {name: tf.zeros([1, 1], tf.int32) for name in (
-            "input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids")}
-        row.update(masked_lm_weights=tf.ones([1, 1]), next_sentence_labels=tf.zeros([1], tf.int32))
-        pretraining_heads(row, config, False, run)
-    return checkpoints.variables_of(build)
 
 
 def check_run(run, config):
@@ -267,7 +189,7 @@ def sound_sources(run, train_source, eval_source):
 
 def training_input(run, source):
     """The input_fn of a training that goes on from output_dir's newest checkpoint."""
-    step = checkpoints.step_of(run.output_dir)
+    done = checkpoints.step_of(run.output_dir)
 
     def input_fn(params, input_context=None):
         batch_size, worker, workers = run.train_batch_size, 0, 1
@@ -278,7 +200,7 @@ def training_input(run, source):
             batch_size = input_context.get_per_replica_batch_size(run.train_batch_size)
             worker, workers = input_context.input_pipeline_id, input_context.num_input_pipelines
         return reader.training_dataset(
-            source, batch_size, run.random_seed, step * run.train_batch_size, worker, workers)
+            source, batch_size, run.random_seed, done * run.train_batch_size, worker, workers)
     return input_fn
 
 
@@ -287,17 +209,17 @@ def train(trainer, run, chosen, source, evaluate_now):
 
     evaluate_now() is called after every --eval_every_checkpoints checkpoints.
     """
-    step, last = checkpoints.step_of(run.output_dir), run.num_train_steps
-    if step >= last:
-        tf.logging.info("nothing to train: %s is at step %d of %d", run.output_dir, step, last)
+    done, last = checkpoints.step_of(run.output_dir), run.num_train_steps
+    if done >= last:
+        tf.logging.info("nothing to train: %s is at step %d of %d", run.output_dir, done, last)
         return
-    tf.logging.info("training from step %d to %d, batch %d", step, last, run.train_batch_size)
+    tf.logging.info("training from step %d to %d, batch %d", done, last, run.train_batch_size)
     every = run.eval_every_checkpoints * run.save_checkpoints_steps or last
-    while step < last:
-        step = min(last, (step // every + 1) * every)
+    while done < last:
+        done = min(last, (done // every + 1) * every)
         with memory.pretraining_advice(run):
-            estimator.fit(trainer, training_input(run, source), step, chosen)
-        if run.eval_every_checkpoints and (step < last or not run.do_eval):
+            estimator.fit(trainer, training_input(run, source), done, chosen)
+        if run.eval_every_checkpoints and (done < last or not run.do_eval):
             evaluate_now()
 
 
@@ -354,7 +276,7 @@ def main(flag_values):
     devices.check_batch(chosen, run.train_batch_size)
     micro_batches.check_micro_batch_size(run.micro_batch_size, device_batch_size(run, chosen))
     train_source, eval_source = sources(run, config)
-    variables = model_variables(config, run)
+    variables = step.model_variables(config)
     plan = (checkpoints.plan_initialization(run.init_checkpoint, variables)
             if run.init_checkpoint else None)
     checkpoints.require_folder(run.output_dir)

@@ -5,7 +5,6 @@ import glob
 import json
 import os
 import re
-import types
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from helpers.toys import write_text
 import modeling
 import run_pretraining
 from cli import UserError
+from pretraining import step
 from weights import checkpoints
 
 arguments = functools.partial(pretraining_arguments, log_every_steps=2, learning_rate=0.000156)
@@ -147,9 +147,8 @@ def test_nothing_to_do_and_nothing_to_evaluate(toy_config, records, tmp_path):
 
 def test_evaluates_a_folder_at_step_0_and_names_one_without_a_step(toy_config, records, tmp_path):
     config = modeling.AlbertConfig.from_json_file(toy_config)
-    run = types.SimpleNamespace(use_tpu=False, precision="fp32", recompute="false")
     weights = {name: np.full(shape, 0.01, np.float32)
-               for name, shape in run_pretraining.model_variables(config, run).items()}
+               for name, shape in step.model_variables(config).items()}
     evaluate = arguments(toy_config, records, tmp_path, "--do_eval", eval_batch_size=37)
     checkpoints.write_checkpoint(str(tmp_path), "model.ckpt", weights)
     with pytest.raises(UserError, match="without global_step: give it as --init_checkpoint"):

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -14,20 +13,14 @@ from helpers.toy_models import ROWS, toy_batch, toy_model
 from helpers.toys import ROOT
 
 import optimization
-import run_pretraining
-from training import micro_batches
+from pretraining import step
 
 
 def three_losses(config, micro_batch_size, recompute, optimizer, compiled):
     """The losses of three steps on one batch, and a weight after them."""
-    run = types.SimpleNamespace(use_tpu=False, recompute=recompute)
-
-    def step(*arrays):
+    def train(*arrays):
         features = dict(zip(sorted(batch), arrays))
-        scalars, gradients = micro_batches.sum_over_micro_batches(
-            lambda part: run_pretraining.shares(
-                part, config, run, ROWS, tf.reduce_sum(features["masked_lm_weights"])),
-            features, micro_batch_size)
+        scalars, gradients = step.training_step(features, config, micro_batch_size, recompute)
         update = optimization.create_optimizer(
             scalars["loss"], 0.01, 10, 0, optimizer, gradients=gradients)
         with tf.control_dependencies([update.op]):
@@ -37,7 +30,7 @@ def three_losses(config, micro_batch_size, recompute, optimizer, compiled):
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(5)
         inputs = [tf.constant(batch[name]) for name in sorted(batch)]
-        loss = tf.xla.experimental.compile(step, inputs)[0] if compiled else step(*inputs)
+        loss = tf.xla.experimental.compile(train, inputs)[0] if compiled else train(*inputs)
         rng = np.random.RandomState(13)
         session.run(tf.global_variables_initializer())
         for variable in sorted(tf.trainable_variables(), key=lambda v: v.op.name):
@@ -49,10 +42,10 @@ def three_losses(config, micro_batch_size, recompute, optimizer, compiled):
 
 
 @pytest.mark.parametrize("micro_batch_size, recompute, optimizer, changes", [
-    (ROWS, "false", "lamb", {}),
-    (2, "false", "adamw", {"ln_type": "preln"}),
-    (ROWS, "true", "lamb", {"parameter_sharing": "ffn"}),
-    (2, "true", "lamb", {"embedding_style": "google", "num_hidden_groups": 2}),
+    (ROWS, False, "lamb", {}),
+    (2, False, "adamw", {"ln_type": "preln"}),
+    (ROWS, True, "lamb", {"parameter_sharing": "ffn"}),
+    (2, True, "lamb", {"embedding_style": "google", "num_hidden_groups": 2}),
 ])
 def test_a_compiled_step_is_the_plain_one(micro_batch_size, recompute, optimizer, changes):
     config = toy_model(**changes)

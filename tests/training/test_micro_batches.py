@@ -1,29 +1,21 @@
 """Micro-batches and recomputation: the numbers of the whole batch, whatever it is cut into."""
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from helpers.toy_models import ROWS, toy_batch, toy_model
 
 import modeling
-import run_pretraining
-from training import micro_batches
+from pretraining import step
 
 
-def step(config, micro_batch_size, recompute="false", batch=None):
+def results(config, micro_batch_size, recompute=False, batch=None):
     """Scalars and gradients (by variable name) of a toy batch, at fixed weights."""
     batch = batch or toy_batch()
-    rows = len(batch["input_ids"])
-    run = types.SimpleNamespace(use_tpu=False, recompute=recompute)
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(3)
         features = {name: tf.constant(value) for name, value in batch.items()}
-        weight_sum = tf.reduce_sum(features["masked_lm_weights"])
-        scalars, gradients = micro_batches.sum_over_micro_batches(
-            lambda part: run_pretraining.shares(part, config, run, rows, weight_sum), features,
-            micro_batch_size)
+        scalars, gradients = step.training_step(features, config, micro_batch_size, recompute)
         rng = np.random.RandomState(11)
         session.run(tf.global_variables_initializer())
         for variable in sorted(tf.trainable_variables(), key=lambda v: v.op.name):
@@ -49,12 +41,12 @@ ARCHITECTURES = [
 @pytest.mark.parametrize("changes", ARCHITECTURES, ids=str)
 def test_gradients_do_not_depend_on_micro_batches_or_recomputation(changes):
     config = toy_model(**changes)
-    whole = step(config, ROWS)
+    whole = results(config, ROWS)
     assert max(np.abs(gradient).max() for gradient in whole[1].values()) > 0.01
-    assert_equal_steps(whole, step(config, 2, "true"))
+    assert_equal_steps(whole, results(config, 2, True))
     if not changes:
-        assert_equal_steps(whole, step(config, 1))
-        assert_equal_steps(whole, step(config, ROWS, "true"))
+        assert_equal_steps(whole, results(config, 1))
+        assert_equal_steps(whole, results(config, ROWS, True))
 
 
 @pytest.mark.parametrize("changes", ARCHITECTURES, ids=str)
@@ -117,6 +109,6 @@ def test_the_last_layer_computes_no_more_than_the_heads_look_at(changes):
 
 def test_dropout_is_drawn_anew_for_the_recomputation_alike():
     config = toy_model(hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2)
-    plain = step(config, 4)
-    assert_equal_steps(plain, step(config, 4, "true"))
-    assert abs(plain[0]["loss"] - step(toy_model(), 4)[0]["loss"]) > 1e-3
+    plain = results(config, 4)
+    assert_equal_steps(plain, results(config, 4, True))
+    assert abs(plain[0]["loss"] - results(toy_model(), 4)[0]["loss"]) > 1e-3

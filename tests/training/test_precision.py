@@ -1,16 +1,14 @@
 """Number formats and compilation: what is refused, float16's loss scale, bfloat16's loss curve."""
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from helpers.toy_models import ROWS, toy_batch, toy_model
 
 import optimization
-import run_pretraining
 from cli import UserError
-from training import micro_batches, precision
+from pretraining import step
+from training import precision
 
 TF_2 = not tf.__version__.startswith("1.")
 
@@ -19,7 +17,8 @@ TF_2 = not tf.__version__.startswith("1.")
     (("fp16", False, False, 0), "fp16.*a CPU"), (("fp16", False, True, 0), "fp16.*a TPU.*bf16"),
     (("bf16", False, False, 1), "bf16.*a GPU.*fp16"), (("fp32", True, True, 0), "--xla"),
     (("bf16", True, False, 0), "--xla.*bf16" if TF_2 else "bf16.*TensorFlow 1.15")])
-def test_combinations_that_do_not_work_are_refused(arguments, words):
+def test_combinations_that_do_not_work_are_refused(arguments, words, monkeypatch):
+    monkeypatch.setattr(precision, "cpu_has", lambda feature: True)
     with pytest.raises(UserError, match=words):
         precision.check_precision(*arguments)
 
@@ -59,21 +58,21 @@ def test_loss_scale_halves_doubles_and_counts():
                                                loss_scale=scale)
         session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
 
-        def step(value):
+        def take(value):
             finite, _ = session.run([update.finite, update.op], {slope: value})
             return [session.run(weight), all(finite)] + session.run(
                 scale.state + [tf.train.get_global_step()])
 
-        first = step(1.0)
+        first = take(1.0)
         assert first[0] < 1.0 and first[1:] == [True, 2.0 ** 15, 1.0, 0.0, 1]
-        over = step(3e38 / 2 ** 10)  # overflows only with the scale
+        over = take(3e38 / 2 ** 10)  # overflows only with the scale
         assert over == [first[0], True, 2.0 ** 14, 0.0, 1.0, 2]  # skipped, counted, no failure
-        assert step(1.0)[2:4] == [2.0 ** 14, 1.0]
-        assert step(1.0)[2:4] == [2.0 ** 15, 0.0]
+        assert take(1.0)[2:4] == [2.0 ** 14, 1.0]
+        assert take(1.0)[2:4] == [2.0 ** 15, 0.0]
         for _ in range(15):
-            last = step(float("inf"))
+            last = take(float("inf"))
         assert last[1:3] == [True, 1.0]
-        stuck = step(float("inf"))  # not the scale's fault: reported, and not counted
+        stuck = take(float("inf"))  # not the scale's fault: reported, and not counted
         assert not stuck[1] and stuck[-1] == last[-1]
 
 
@@ -87,12 +86,9 @@ def test_gradients_do_not_depend_on_the_loss_scale():
         np.testing.assert_array_equal(*session.run([plain[0], scaled[0]]))
 
 
-def train_step(run, config, features, micro_batch_size, optimizer="lamb"):
+def train_step(config, features, optimizer="lamb", **options):
     """(loss, op) of a step over features."""
-    weight_sum = tf.reduce_sum(features["masked_lm_weights"])
-    scalars, gradients = micro_batches.sum_over_micro_batches(
-        lambda part: run_pretraining.shares(part, config, run, ROWS, weight_sum), features,
-        micro_batch_size)
+    scalars, gradients = step.training_step(features, config, **options)
     update = optimization.create_optimizer(scalars["loss"], 0.01, 400, 0, optimizer,
                                            gradients=gradients)
     return scalars["loss"], update.op
@@ -104,12 +100,11 @@ def test_bfloat16_learns_along_the_same_curve():
     curves = []
     for name in ("fp32", "bf16"):
         config = precision.configure(tf.ConfigProto(), name, False)
-        run = types.SimpleNamespace(use_tpu=False, recompute="false", precision=name)
         with tf.Graph().as_default(), tf.Session(config=config) as session:
             tf.set_random_seed(1)
             features = {key: tf.placeholder_with_default(value, value.shape)
                         for key, value in toy_batch().items()}
-            loss, op = train_step(run, toy_model(initializer_range=0.02), features, ROWS)
+            loss, op = train_step(toy_model(initializer_range=0.02), features)
             session.run(tf.global_variables_initializer())
             curves.append([session.run([loss, op])[0] for _ in range(200)])
     assert curves[0][-1] < 0.5 * curves[0][0]
@@ -117,23 +112,24 @@ def test_bfloat16_learns_along_the_same_curve():
     np.testing.assert_allclose(curves[1], curves[0], rtol=0.01, atol=0.01)
 
 
-XLA_MODES = [("fp32", "false", ROWS, "adamw"), ("fp32", "true", 2, "lamb")]
+XLA_MODES = [("fp32", False, ROWS, "adamw"), ("fp32", True, 2, "lamb")]
 
 
 @pytest.mark.parametrize("name, recompute, rows, optimizer", XLA_MODES + [
-    pytest.param("bf16", "true", 4, "lamb", marks=pytest.mark.skipif(
+    pytest.param("bf16", True, 4, "lamb", marks=pytest.mark.skipif(
         not TF_2, reason="XLA of TensorFlow 1.15 has no bfloat16 on a CPU"))])
 def test_the_step_compiles_with_static_shapes_as_on_a_tpu(name, recompute, rows, optimizer,
                                                           monkeypatch):
     monkeypatch.setattr(optimization.devices, "mean_over_devices",
                         lambda tensors, use_tpu=False: list(tensors))  # there is one core
-    run = types.SimpleNamespace(use_tpu=True, recompute=recompute, precision=name)
     batch = toy_batch()
     config = toy_model(num_hidden_layers=1, hidden_dropout_prob=0.1,
                        attention_probs_dropout_prob=0.1)
 
     def compiled(*values):
-        loss, op = train_step(run, config, dict(zip(sorted(batch), values)), rows, optimizer)
+        loss, op = train_step(
+            config, dict(zip(sorted(batch), values)), optimizer, micro_batch_size=rows,
+            recompute=recompute, use_tpu=True, bfloat16=name == "bf16")
         with tf.control_dependencies([op]):
             return [tf.identity(loss)]
 
