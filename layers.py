@@ -8,11 +8,14 @@ Letters for dimensions as in modeling.py; M stands for any product of leading di
 
 import functools
 import math
+import re
 import zlib
 
 import tensorflow.compat.v1 as tf
 
 LAYER_NORM_EPSILON = 1e-12
+WORDS_OR_PROJECTION = re.compile("word_embeddings(_2)?$|embedding_hidden_mapping_in/kernel$")
+QUERY_OR_KEY = re.compile("self/(query|key)/kernel$")
 
 
 @tf.RegisterGradient("ByHand")
@@ -57,14 +60,28 @@ def later(seed, after):
 
 def matrix(name, shape, config):
     """The variable `name` of the current scope, truncated normal at first."""
-    return tf.get_variable(
-        name, shape, initializer=tf.truncated_normal_initializer(
-            stddev=config.initializer_range, seed=seed_of(name)))
+    full_name = "/".join([tf.get_variable_scope().name, name])
+    # A seed by name, so that the variable starts alike in every graph it stands in.
+    seed = zlib.crc32(full_name.encode("utf-8")) & 0x7FFFFFFF
+    return tf.get_variable(name, shape, initializer=tf.truncated_normal_initializer(
+        stddev=first_spread(full_name, shape, config), seed=seed))
 
 
-def seed_of(name):
-    """Seed of a variable by its full name, so that it starts alike in every graph it stands in."""
-    return zlib.crc32("/".join([tf.get_variable_scope().name, name]).encode("utf-8")) & 0x7FFFFFFF
+def first_spread(full_name, shape, config):
+    """Standard deviation of a matrix's first values.
+
+    With one initializer_range for all, the rows of the word table are shorter than those of the
+    position table that is added to them, five times once they are projected: the layers see where a
+    token stands and hardly which it is, and pre-training stays for hundreds of steps at the loss of
+    who knows the tokens' frequencies alone. With initialization "scaled" a word's row has length
+    1 and its projection keeps that scale, and queries and keys start on the scale of their input.
+    """
+    if config.initialization == "scaled":
+        if WORDS_OR_PROJECTION.search(full_name):
+            return 1.0 / math.sqrt(config.embedding_size)
+        if QUERY_OR_KEY.search(full_name):
+            return 1.0 / math.sqrt(shape[0])
+    return config.initializer_range
 
 
 def vector(name, size, value=0.0, dtype=None):

@@ -54,6 +54,8 @@ class AlbertConfig(object):
     embedding_style: "albert_zh" adds position and type embeddings, H wide, after the projection;
       "google" adds them E wide, norms, then projects.
     num_hidden_groups: with "google", the number of sets of layer variables; 1 shares all.
+    initialization: how a matrix starts that comes from no checkpoint: "scaled" to its width, or as
+      BERT all of one initializer_range, "bert"; see layers.first_spread.
     """
 
     REQUIRED = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
@@ -62,8 +64,9 @@ class AlbertConfig(object):
                 "attention_probs_dropout_prob": 0.0, "max_position_embeddings": 512,
                 "type_vocab_size": 2, "initializer_range": 0.02, "ln_type": "postln",
                 "parameter_sharing": "all", "embedding_style": "albert_zh",
-                "num_hidden_groups": 1, "inner_group_num": 1}
+                "initialization": "scaled", "num_hidden_groups": 1, "inner_group_num": 1}
     CHOICES = {"ln_type": ("postln", "preln"), "embedding_style": ("albert_zh", "google"),
+               "initialization": ("scaled", "bert"),
                "hidden_act": ("gelu", "gelu_new", "gelu_erf", "relu", "tanh"),
                "parameter_sharing": ("all", "attention", "ffn", "none")}
     FRACTIONS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range")
