@@ -232,3 +232,34 @@ def test_config_files(tmp_path):
 def test_sequence_above_the_config_is_refused():
     with tf.Graph().as_default(), pytest.raises(UserError, match="129 .* 128"):
         modeling.AlbertModel(toy_config(), tf.zeros([1, 129], tf.int32))
+
+@pytest.mark.parametrize("style", [{}, {"ln_type": "preln"}, {"embedding_style": "google"}])
+def test_words_are_heard_above_their_places_at_first(style):
+    """The part of a token's input to the layers that tells which it is, against where it stands."""
+    def spreads(initialization):
+        config = toy_config(embedding_size=64, initialization=initialization, **style)
+        with tf.Graph().as_default(), tf.Session() as session:
+            ids = tf.constant(np.arange(5, 69)[np.newaxis])
+            model = modeling.AlbertModel(config, ids)
+            session.run(tf.global_variables_initializer())
+            words = tf.gather(model.embedding_table, ids[0])
+            if not style.get("embedding_style"):
+                words = tf.matmul(words, model.embedding_projection)
+            with tf.variable_scope("bert/embeddings", reuse=True):
+                places = tf.get_variable("position_embeddings")
+            return session.run([tf.math.reduce_std(words), tf.math.reduce_std(places)])
+
+    words, places = spreads("scaled")
+    assert words > 4 * places
+    words, places = spreads("bert")
+    assert words < 1.1 * places
+
+
+def test_the_old_first_values_stay_to_be_had():
+    with tf.Graph().as_default(), tf.Session() as session:
+        build(toy_config(initialization="bert", initializer_range=0.05), case_inputs("single"))
+        session.run(tf.global_variables_initializer())
+        found = {v.op.name: session.run(v) for v in tf.trainable_variables() if len(v.shape) > 1}
+    assert all(0.03 < value.std() < 0.06 for value in found.values())
+    with pytest.raises(UserError, match="initialization is 'other', must be one of: scaled, bert"):
+        toy_config(initialization="other")
