@@ -84,6 +84,14 @@ def require_flags(flag_values, names):
             raise UserError("--{} is required".format(name))
 
 
+def require_at_least(settings, least, *names):
+    """Raises UserError for the first flag of names whose value is below `least`."""
+    for name in names:
+        if getattr(settings, name) < least:
+            raise UserError("--{} is {}, must be at least {}".format(
+                name, getattr(settings, name), least))
+
+
 def match_files(patterns, flag_name, find=glob.glob, is_directory=os.path.isdir, inside="*"):
     """Files for a comma-separated list of paths, patterns and directories, sorted in each member.
 

@@ -25,6 +25,8 @@ JOBS = ("chief", "worker")
 Devices = collections.namedtuple("Devices", "strategy names workers worker")
 # names: this machine's devices; workers: number of machines; worker: this one's, 0 is the chief.
 
+ALONE = Devices(None, [], 1, 0)  # the one device of this machine that TensorFlow takes by itself
+
 
 def total(chosen):
     """How many devices share a batch, over all machines."""
@@ -90,11 +92,6 @@ def is_cluster():
     return place_in_cluster(os.environ.get(CLUSTER, ""))[1] > 1
 
 
-def is_chief():
-    """Whether this machine writes what only one of them may write."""
-    return place_in_cluster(os.environ.get(CLUSTER, ""))[0] == 0
-
-
 def check_batch(chosen, batch_size):
     """Raises UserError where the devices cannot share a batch evenly."""
     if batch_size % total(chosen):
@@ -120,7 +117,7 @@ def log_devices(chosen, use_tpu=False, num_tpu_cores=0):
                     place)
 
 
-def session_config(chosen=None, deterministic=False):
+def session_config(chosen=ALONE, deterministic=False):
     """The ConfigProto of every session.
 
     Operations that may run side by side add up in varying order: `deterministic` runs them one
@@ -128,7 +125,7 @@ def session_config(chosen=None, deterministic=False):
     """
     config = tf.ConfigProto(allow_soft_placement=True)
     config.gpu_options.allow_growth = True
-    if chosen and chosen.names[-1].startswith("/cpu"):
+    if chosen.names and chosen.names[-1].startswith("/cpu"):
         config.device_count["CPU"] = len(chosen.names)
     if deterministic:
         config.inter_op_parallelism_threads = 1

@@ -28,7 +28,7 @@ from fine_tuning.examples import (
 )
 from fine_tuning.report import report_text, write_predictions, write_report
 from tokenization import FullTokenizer
-from training import estimator, failures, memory
+from training import estimator, failures, run_settings
 from weights import checkpoints
 
 CHECKED_ROWS = 200  # an export is compared with the model on so many
@@ -40,7 +40,7 @@ Setup = collections.namedtuple("Setup", "task labels config encoder plan")
 
 def define_flags(flag_values):
     """Defines this script's flags."""
-    estimator.define_flags(
+    run_settings.define_shared_flags(
         flag_values, max_seq_length=(128, "longer than nearly all pairs of sentences"),
         train_batch_size=(32, "BERT's for fine-tuning"),
         learning_rate=(2e-5, "published for LCQMC; small models want more, tiny 1e-4"),
@@ -75,7 +75,7 @@ def define_flags(flag_values):
             "Default: 0, never.")
     boolean("pad_to_max_length", False, "Pad every batch to max_seq_length, as on a TPU. Off: to "
             "its longest row, several times faster.")
-    flags.adopt_module_key_flags(estimator, flag_values)
+    flags.adopt_module_key_flags(run_settings, flag_values)
 
 
 # --- what the run is made of ------------------------------------------------------------------
@@ -100,7 +100,7 @@ def recall(run, given):
 
 def check_job(run):
     """Raises UserError for settings that no run can be made with."""
-    estimator.check_settings(run)
+    run_settings.check_shared_settings(run)
     if not (run.do_train or run.do_eval or run.do_predict or run.do_export):
         raise cli.UserError("none of --do_train, --do_eval, --do_predict and --do_export is set: "
                             "nothing to do")
@@ -180,22 +180,24 @@ def classifier_variables(setup, run):
 
 def classifier_function(setup, run):
     """The model_fn that the Estimator calls."""
+    engine = run_settings.engine_of(run, setup.plan)
+
     def model_fn(features, labels, mode, params):
         del labels, params
         train = mode == tf.estimator.ModeKeys.TRAIN
         step = tf.cast(tf.train.get_or_create_global_step(), tf.int32)
         head = classifier(features, setup, run, train, step)
-        plan = None if checkpoints.newest_checkpoint(run.output_dir) else setup.plan
         if train:
             best = tf.argmax(head.logits, axis=-1, output_type=tf.int32)
             right = tf.cast(tf.equal(best, features["label_ids"]), tf.float32)
             scalars = collections.OrderedDict(accuracy=tf.reduce_mean(right))
-            return estimator.train_spec(
-                run, head.loss, scalars, plan, optimizer="adamw",
-                num_train_steps=run.num_train_steps, num_warmup_steps=run.num_warmup_steps)
-        return estimator.predict_spec(run, {
+            schedule = run_settings.Schedule(
+                run.train_batch_size, run.learning_rate, run.num_train_steps,
+                run.num_warmup_steps, "adamw")
+            return estimator.train_spec(engine, schedule, head.loss, scalars)
+        return estimator.predict_spec(engine, {
             "probabilities": tf.nn.softmax(head.logits), "log_probs": head.log_probs,
-            "row": features["row"], "weight": features["weight"]}, plan)
+            "row": features["row"], "weight": features["weight"]})
     return model_fn
 
 
@@ -228,7 +230,7 @@ def start_afresh_if_changed(run, setup, examples):
         {name: getattr(run, name) for name in REMEMBERED}, made_from=made_from,
         labels=setup.labels, pair=setup.task.pair, save_best=run.save_best), setup.config,
         run.vocab_file)
-    estimator.write_run(run, setup.config)
+    estimator.write_settings(run.output_dir, setup.config, run)
 
 
 def fine_tune(run, setup, examples):
@@ -247,10 +249,10 @@ def fine_tune(run, setup, examples):
                         run.num_train_steps)
         return
     tf.logging.info("training from step %d to %d", start, run.num_train_steps)
-    trainer = estimator.make_estimator(classifier_function(setup, run), run)
+    trainer = estimator.make_estimator(classifier_function(setup, run), run_settings.engine_of(run))
 
     def train_to(step):
-        with memory.advice(
+        with failures.memory_advice(
                 "--train_batch_size={} and --max_seq_length={}".format(
                     run.train_batch_size, run.max_seq_length),
                 "less of one of them, or a smaller model"):
@@ -278,9 +280,9 @@ def score(run, setup, examples, batch_flag, newest=False):
     checkpoint = (checkpoints.newest_checkpoint(run.output_dir) if newest
                   else predictor.chosen_checkpoint(run.output_dir))
     tf.logging.info("%s with %s", examples.source, checkpoint or run.init_checkpoint)
-    with memory.evaluation_advice(run, batch_flag):
+    with failures.forward_advice(batch_flag, getattr(run, batch_flag), run.max_seq_length):
         probabilities, log_probs = early_stopping.scores(
-            estimator.make_estimator(classifier_function(setup, run), run),
+            estimator.make_estimator(classifier_function(setup, run), run_settings.engine_of(run)),
             input_function(run, examples, getattr(run, batch_flag)), examples, checkpoint)
     if examples.unlabelled:
         return None, probabilities

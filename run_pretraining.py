@@ -4,10 +4,10 @@ In: TFRecords of create_pretraining_data.py and a model config.  Out: checkpoint
 scalars and eval_results.txt in --output_dir.
 """
 
+import collections
 import functools
 import math
 import os
-import types
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -16,19 +16,36 @@ import cli
 import devices
 import modeling
 import optimization
-import plot_training
 from pretraining import reader, step
-from training import estimator, failures, host_allocator, memory, micro_batches, precision
+from training import (
+    curves,
+    estimator,
+    failures,
+    host_allocator,
+    memory,
+    micro_batches,
+    precision,
+    run_settings,
+)
 from weights import checkpoints
 
 PUBLISHED_RATE = 0.00176  # for PUBLISHED_BATCH sequences; smaller batches by the square root
 PUBLISHED_BATCH = 4096
 RATE_MARGIN = 4.0
 
+Training = collections.namedtuple("Training", "schedule micro_batch_size recompute")
+# schedule: run_settings.Schedule; recompute: bool.
+Evaluation = collections.namedtuple("Evaluation", "batch_size max_steps at_end every_checkpoints")
+# max_steps: None for every record; every_checkpoints: 0 for none on the way.
+Job = collections.namedtuple("Job", "config engine first_step training train_source "
+                             "evaluation eval_source")
+# engine: run_settings.Engine; first_step: of output_dir's newest checkpoint, or 0;
+# training: None for evaluation alone; eval_source: None for none.
+
 
 def define_flags(flag_values):
     """Defines this script's flags."""
-    estimator.define_flags(
+    run_settings.define_shared_flags(
         flag_values, max_seq_length=(512, "what create_pretraining_data.py writes"),
         train_batch_size=(32, "fits a small model on any machine"),
         learning_rate=(0.000156, "0.00176, published for batch 4096, times sqrt(32 / 4096)"),
@@ -74,227 +91,236 @@ def define_flags(flag_values):
                       "nothing and a TPU does it anyway.", flag_values=flag_values)
     flags.DEFINE_enum("optimizer", "lamb", ["lamb", "adamw"], "Update rule. Default: the paper's.",
                       flag_values=flag_values)
-    flags.adopt_module_key_flags(estimator, flag_values)
+    flags.adopt_module_key_flags(run_settings, flag_values)
 
 
-def model_function(config, run, plan):
-    """The model_fn that the Estimator calls."""
-    def start():
-        return None if checkpoints.newest_checkpoint(run.output_dir) else plan
+def model_function(config, engine, training):
+    """The model_fn that the Estimator calls; training: Training, or None for evaluation alone."""
+    on_tpu = dict(use_tpu=bool(engine.tpu),
+                  bfloat16=bool(engine.tpu) and engine.precision == "bf16")
 
-    on_tpu = dict(use_tpu=run.use_tpu, bfloat16=run.use_tpu and run.precision == "bf16")
-
-    def train(features):
-        loss_scale = precision.LossScale() if run.precision == "fp16" else None
+    def train_batch(features):
+        loss_scale = precision.LossScale() if engine.precision == "fp16" else None
         scalars, gradients = step.training_step(
-            features, config, run.micro_batch_size, run.recompute == "true",
+            features, config, training.micro_batch_size, training.recompute,
             loss_scale and loss_scale.value, **on_tpu)
         loss = scalars.pop("loss")
         if loss_scale:
             scalars["skipped_steps"] = loss_scale.skipped
         return estimator.train_spec(
-            run, loss, scalars, start(), gradients=gradients, loss_scale=loss_scale,
-            tokens=tf.reduce_sum(features["input_mask"]), optimizer=run.optimizer,
-            num_train_steps=run.num_train_steps, num_warmup_steps=run.num_warmup_steps)
+            engine, training.schedule, loss, scalars, tf.reduce_sum(features["input_mask"]),
+            gradients, loss_scale)
 
     def evaluate_batch(features):
         loss, tensors = step.evaluation_step(features, config, **on_tpu)
-        return estimator.eval_spec(run, loss, step.evaluation_metrics, tensors, start())
+        return estimator.eval_spec(engine, loss, step.evaluation_metrics, tensors)
 
     def model_fn(features, labels, mode, params):
         del labels, params
-        return (train if mode == tf.estimator.ModeKeys.TRAIN else evaluate_batch)(features)
+        return (train_batch if mode == tf.estimator.ModeKeys.TRAIN else evaluate_batch)(features)
     return model_fn
 
 
-def check_run(run, config):
+def check_settings(settings, config):
     """Raises UserError for settings that no run can be made with; warns of an odd rate."""
-    estimator.check_settings(run)
-    precision.check_precision(run.precision, run.xla, run.use_tpu,
+    run_settings.check_shared_settings(settings)
+    precision.check_precision(settings.precision, settings.xla, settings.use_tpu,
                               len(tf.config.experimental.list_physical_devices("GPU")))
-    if not (run.do_train or run.do_eval):
+    if not (settings.do_train or settings.do_eval):
         raise cli.UserError("neither --do_train nor --do_eval is set: nothing to do")
-    if run.max_seq_length > config.max_position_embeddings:
+    if settings.max_seq_length > config.max_position_embeddings:
         raise cli.UserError("--max_seq_length is {}, above the config's max_position_embeddings "
-                            "{}".format(run.max_seq_length, config.max_position_embeddings))
-    for name, least in (("max_predictions_per_seq", 1), ("num_train_steps", 1),
-                        ("num_warmup_steps", 0), ("max_eval_steps", 0), ("num_devices", 0),
-                        ("eval_every_checkpoints", 0)):
-        if getattr(run, name) < least:
-            raise cli.UserError("--{} is {}, must be at least {}".format(
-                name, getattr(run, name), least))
-    if run.do_train and run.num_warmup_steps >= run.num_train_steps:
+                            "{}".format(settings.max_seq_length, config.max_position_embeddings))
+    cli.require_at_least(settings, 1, "max_predictions_per_seq", "num_train_steps")
+    cli.require_at_least(settings, 0, "num_warmup_steps", "max_eval_steps", "num_devices",
+                         "eval_every_checkpoints")
+    if settings.do_train and settings.num_warmup_steps >= settings.num_train_steps:
         raise cli.UserError("--num_warmup_steps is {}, must be below --num_train_steps {}".format(
-            run.num_warmup_steps, run.num_train_steps))
-    if run.plot:
-        plot_training.require_matplotlib()
-    if run.eval_every_checkpoints and devices.is_cluster():
+            settings.num_warmup_steps, settings.num_train_steps))
+    if settings.plot:
+        curves.require_matplotlib()
+    if settings.eval_every_checkpoints and devices.is_cluster():
         raise cli.UserError("--eval_every_checkpoints is for one machine; with TF_CONFIG let a "
                             "process of its own evaluate: --do_eval without --do_train")
-    usual = PUBLISHED_RATE * math.sqrt(run.train_batch_size / float(PUBLISHED_BATCH))
-    if (run.do_train and run.optimizer == "lamb"
-            and not usual / RATE_MARGIN <= run.learning_rate <= usual * RATE_MARGIN):
+    if settings.do_train and settings.optimizer == "lamb":
+        warn_of_rate(settings.learning_rate, settings.train_batch_size)
+
+
+def warn_of_rate(learning_rate, batch_size):
+    """Warns where LAMB's learning rate looks meant for another batch size."""
+    usual = PUBLISHED_RATE * math.sqrt(batch_size / float(PUBLISHED_BATCH))
+    if not usual / RATE_MARGIN <= learning_rate <= usual * RATE_MARGIN:
         tf.logging.warning(
             "--learning_rate=%g looks scaled for another batch: with LAMB and "
-            "--train_batch_size=%d about %.3g is usual (%g · √(batch/%d))", run.learning_rate,
-            run.train_batch_size, usual, PUBLISHED_RATE, PUBLISHED_BATCH)
+            "--train_batch_size=%d about %.3g is usual (%g · √(batch/%d))", learning_rate,
+            batch_size, usual, PUBLISHED_RATE, PUBLISHED_BATCH)
 
 
-def device_batch_size(run, chosen):
-    """How many sequences of a step one device gets."""
-    return run.train_batch_size // (run.num_tpu_cores if run.use_tpu else devices.total(chosen))
-
-
-def fitted(run, config, chosen, session_config):
-    """The run with --micro_batch_size and --recompute settled, so that a step fits its devices."""
-    batch_size = device_batch_size(run, chosen)
-    rows, again = memory.choose_micro_batch(
-        config, memory.Shape(run.max_seq_length, run.max_predictions_per_seq), batch_size,
-        memory.device_memory(chosen, session_config, run.use_tpu), run.micro_batch_size,
-        run.recompute, on_host=not run.use_tpu and "cpu" in chosen.names[0])
-    return types.SimpleNamespace(**dict(vars(run), micro_batch_size=rows,
-                                        recompute="true" if again else "false"))
-
-
-def sources(run, config):
-    """The checked records to train on and to evaluate on."""
+def sources(settings, vocab_size):
+    """The checked records to train on and, where there is an evaluation, to evaluate on."""
     def checked(patterns, flag_name):
         found = reader.peek(
-            reader.find_files(patterns, flag_name), run.max_seq_length,
-            run.max_predictions_per_seq, flag_name, run.skip_corrupt_records,
-            config.vocab_size)
-        reader.check_vocab_size(found, config.vocab_size)
+            reader.find_files(patterns, flag_name), settings.max_seq_length,
+            settings.max_predictions_per_seq, flag_name, settings.skip_corrupt_records, vocab_size)
+        reader.check_vocab_size(found, vocab_size)
         return found
 
-    source = checked(run.input_file, "input_file")
+    source = checked(settings.input_file, "input_file")
     tf.logging.info("%d input files, the first %s", len(source.files), source.files[0])
-    if not (run.do_eval or run.eval_every_checkpoints):
+    if not (settings.do_eval or settings.eval_every_checkpoints):
         return source, None
-    if run.eval_input_file:
-        return source, checked(run.eval_input_file, "eval_input_file")
+    if settings.eval_input_file:
+        return source, checked(settings.eval_input_file, "eval_input_file")
     tf.logging.info("no --eval_input_file: the evaluation reads the training files, once")
     return source, source
 
 
-def sound_sources(run, train_source, eval_source):
-    """Both sources without corrupt records; files that held some are copied to output_dir."""
-    def sound(source, folder):
-        return reader.without_corrupt(source, os.path.join(run.output_dir, folder))
+def starting_point(settings, config):
+    """(checkpoints.Plan of a new run or None, the step to go on from); makes output_dir if need be.
 
-    train_sound = sound(train_source, "sound_records")
-    if eval_source in (None, train_source):
-        return train_sound, eval_source and train_sound
-    return train_sound, sound(eval_source, "sound_eval_records")
+    Raises:
+      UserError: --init_checkpoint or output_dir's checkpoint does not fit, or there is neither for
+        an evaluation.
+    """
+    output_dir, variables = settings.output_dir, step.model_variables(config)
+    plan = (checkpoints.plan_initialization(settings.init_checkpoint, variables)
+            if settings.init_checkpoint else None)
+    checkpoints.require_folder(output_dir)
+    checkpoints.check_resume(output_dir, variables, settings.do_train and
+                             optimization.OPTIMIZERS[settings.optimizer].slot_prefix)
+    if not (settings.do_train or plan or checkpoints.newest_checkpoint(output_dir)):
+        raise cli.UserError("--do_eval: --output_dir {!r} holds no checkpoint and there is no "
+                            "--init_checkpoint".format(output_dir))
+    return plan, checkpoints.step_of(output_dir)
 
 
-def training_input(run, source):
+def training_of(settings, config, engine, rows):
+    """The Training that fits the devices; rows: sequences of a step that each of them gets."""
+    micro_batch_size, recompute = memory.choose_micro_batch(
+        config, memory.Shape(settings.max_seq_length, settings.max_predictions_per_seq), rows,
+        memory.device_memory(engine.chosen, engine.session_config, settings.use_tpu),
+        settings.micro_batch_size, settings.recompute,
+        on_host=not settings.use_tpu and "cpu" in engine.chosen.names[0])
+    return Training(run_settings.Schedule(
+        settings.train_batch_size, settings.learning_rate, settings.num_train_steps,
+        settings.num_warmup_steps, settings.optimizer), micro_batch_size, recompute)
+
+
+def prepare(settings):
+    """The Job that the flags ask for; raises UserError for what does not fit together."""
+    config = modeling.AlbertConfig.from_json_file(settings.bert_config_file)
+    check_settings(settings, config)
+    chosen = devices.choose(settings.num_devices)
+    devices.log_devices(chosen, settings.use_tpu, settings.num_tpu_cores)
+    devices.check_batch(chosen, settings.train_batch_size)
+    rows = settings.train_batch_size // (settings.num_tpu_cores if settings.use_tpu
+                                         else devices.total(chosen))
+    micro_batches.check_micro_batch_size(settings.micro_batch_size, rows)
+    train_source, eval_source = sources(settings, config.vocab_size)
+    plan, first_step = starting_point(settings, config)
+    engine = run_settings.engine_of(settings, plan, chosen, settings.precision, settings.xla)
+    training = training_of(settings, config, engine, rows) if settings.do_train else None
+    evaluation = Evaluation(settings.eval_batch_size, settings.max_eval_steps or None,
+                            settings.do_eval, training and settings.eval_every_checkpoints or 0)
+    return Job(config, engine, first_step, training, train_source, evaluation, eval_source)
+
+
+def without_corrupt_records(job):
+    """The job without corrupt records; files that held some are copied to output_dir."""
+    def intact(source, folder):
+        return reader.without_corrupt(source, os.path.join(job.engine.output_dir, folder))
+
+    train_source = intact(job.train_source, "sound_records")
+    if job.eval_source in (None, job.train_source):
+        return job._replace(train_source=train_source,
+                            eval_source=job.eval_source and train_source)
+    return job._replace(train_source=train_source,
+                        eval_source=intact(job.eval_source, "sound_eval_records"))
+
+
+def training_input(engine, source, batch_size):
     """The input_fn of a training that goes on from output_dir's newest checkpoint."""
-    done = checkpoints.step_of(run.output_dir)
+    seen = checkpoints.step_of(engine.output_dir) * batch_size
 
     def input_fn(params, input_context=None):
-        batch_size, worker, workers = run.train_batch_size, 0, 1
-        if run.use_tpu:
+        rows, worker, workers = batch_size, 0, 1
+        if engine.tpu:
             _, worker, workers, _ = params["context"].current_input_fn_deployment()
-            batch_size = params["batch_size"]
+            rows = params["batch_size"]
         elif input_context:
-            batch_size = input_context.get_per_replica_batch_size(run.train_batch_size)
+            rows = input_context.get_per_replica_batch_size(batch_size)
             worker, workers = input_context.input_pipeline_id, input_context.num_input_pipelines
-        return reader.training_dataset(
-            source, batch_size, run.random_seed, done * run.train_batch_size, worker, workers)
+        return reader.training_dataset(source, rows, engine.random_seed, seen, worker, workers)
     return input_fn
 
 
-def train(trainer, run, chosen, source, evaluate_now):
+def train(trainer, job, evaluate_now):
     """Trains up to --num_train_steps from where the folder's newest checkpoint stands.
 
     evaluate_now() is called after every --eval_every_checkpoints checkpoints.
     """
-    done, last = checkpoints.step_of(run.output_dir), run.num_train_steps
+    output_dir, schedule = job.engine.output_dir, job.training.schedule
+    done, last = job.first_step, schedule.num_train_steps
     if done >= last:
-        tf.logging.info("nothing to train: %s is at step %d of %d", run.output_dir, done, last)
+        tf.logging.info("nothing to train: %s is at step %d of %d", output_dir, done, last)
         return
-    tf.logging.info("training from step %d to %d, batch %d", done, last, run.train_batch_size)
-    every = run.eval_every_checkpoints * run.save_checkpoints_steps or last
+    tf.logging.info("training from step %d to %d, batch %d", done, last, schedule.batch_size)
+    evaluated = job.evaluation.every_checkpoints * job.engine.save_checkpoints_steps
+    every = evaluated or last
     while done < last:
         done = min(last, (done // every + 1) * every)
-        with memory.pretraining_advice(run):
-            estimator.fit(trainer, training_input(run, source), done, chosen)
-        if run.eval_every_checkpoints and (done < last or not run.do_eval):
+        with failures.step_advice(job.training.micro_batch_size, job.training.recompute):
+            estimator.fit(trainer, training_input(job.engine, job.train_source,
+                                                  schedule.batch_size), done, job.engine.chosen)
+        if evaluated and (done < last or not job.evaluation.at_end):
             evaluate_now()
 
 
-def evaluate(trainer, run, source):
+def evaluate(trainer, engine, evaluation, source):
     """Evaluates the newest checkpoint, or --init_checkpoint where the folder has none."""
     def input_fn(params):
-        return reader.evaluation_dataset(
-            source, params.get("batch_size", run.eval_batch_size))
-    steps = run.max_eval_steps or None
-    if run.use_tpu and not steps:
-        steps = -(-reader.count_source(source) // run.eval_batch_size)
-    with memory.evaluation_advice(run, "eval_batch_size"):
+        return reader.evaluation_dataset(source, params.get("batch_size", evaluation.batch_size))
+
+    steps = evaluation.max_steps
+    if engine.tpu and not steps:
+        steps = -(-reader.count_source(source) // evaluation.batch_size)
+    with failures.forward_advice("eval_batch_size", evaluation.batch_size, source.seq_length):
         results = dict(trainer.evaluate(input_fn, steps=steps))
     results["loss"] = results["mlm_loss"] + results["sop_loss"]
-    estimator.write_results(results, run.output_dir)
-    if run.do_train and run.eval_every_checkpoints:
-        estimator.keep_lowest_loss(results, run.output_dir)
+    estimator.write_results(results, engine.output_dir)
+    if evaluation.every_checkpoints:
+        estimator.keep_lowest_loss(results, engine.output_dir)
 
 
-def session_config_of(run, chosen=None):
-    """The ConfigProto of a run's sessions; chosen: devices.Devices, None for one of this machine.
-    """
-    return precision.configure(devices.session_config(chosen, run.deterministic), run.precision,
-                               run.xla, run.use_tpu)
-
-
-def run_model(run, config, plan, chosen, train_source, eval_source):
-    """Trains and evaluates as the flags say."""
-    session_config = session_config_of(run, chosen)
-    if run.do_train:
-        run = fitted(run, config, chosen, session_config)
-        host_allocator.keep_freed_memory(run.recompute == "false")
-    model_fn = model_function(config, run, plan)
-    trainer = estimator.make_estimator(model_fn, run, chosen, session_config)
-    alone = trainer if chosen.workers == 1 else estimator.make_estimator(
-        model_fn, run, session_config=session_config_of(run))
-    if run.do_train:
-        train(trainer, run, chosen, train_source, lambda: evaluate(alone, run, eval_source))
-    if run.do_eval and devices.is_chief():
-        evaluate(alone, run, eval_source)
-    if run.plot and devices.is_chief():
-        plot_training.plot_run(run.output_dir)
+def carry_out(job):
+    """Trains and evaluates."""
+    engine = job.engine
+    model_fn = model_function(job.config, engine, job.training)
+    trainer = estimator.make_estimator(model_fn, engine)
+    alone = trainer if engine.chosen.workers == 1 else estimator.make_estimator(
+        model_fn, engine._replace(chosen=devices.ALONE))
+    evaluate_now = functools.partial(evaluate, alone, engine, job.evaluation, job.eval_source)
+    if job.training:
+        host_allocator.keep_freed_memory(not job.training.recompute)
+        train(trainer, job, evaluate_now)
+    if job.evaluation.at_end and not engine.chosen.worker:
+        evaluate_now()
 
 
 def main(flag_values):
     """Checks everything, then trains and evaluates as the flags say."""
     tf.logging.set_verbosity(tf.logging.INFO)
     cli.require_flags(flag_values, ["bert_config_file", "input_file", "output_dir"])
-    run = cli.settings_of(flag_values)
-    config = modeling.AlbertConfig.from_json_file(run.bert_config_file)
-    check_run(run, config)
-    chosen = devices.choose(run.num_devices)
-    devices.log_devices(chosen, run.use_tpu, run.num_tpu_cores)
-    devices.check_batch(chosen, run.train_batch_size)
-    micro_batches.check_micro_batch_size(run.micro_batch_size, device_batch_size(run, chosen))
-    train_source, eval_source = sources(run, config)
-    variables = step.model_variables(config)
-    plan = (checkpoints.plan_initialization(run.init_checkpoint, variables)
-            if run.init_checkpoint else None)
-    checkpoints.require_folder(run.output_dir)
-    checkpoints.check_resume(run.output_dir, variables, run.do_train and
-                             optimization.OPTIMIZERS[run.optimizer].slot_prefix)
-    if checkpoints.newest_checkpoint(run.output_dir):
-        plan = None  # a run goes on from its own weights
-        checkpoints.step_of(run.output_dir)  # raises where there is none
-    elif not (run.do_train or plan):
-        raise cli.UserError("--do_eval: --output_dir {!r} holds no checkpoint and there is no "
-                            "--init_checkpoint".format(run.output_dir))
-    with failures.explained(run.output_dir, lambda: reader.find_damage(
-            [train_source] + [eval_source] * bool(eval_source))):
-        if devices.is_chief():
-            estimator.write_run(run, config)
-        if run.skip_corrupt_records:
-            train_source, eval_source = sound_sources(run, train_source, eval_source)
-        run_model(run, config, plan, chosen, train_source, eval_source)
+    settings = cli.settings_of(flag_values)
+    job = prepare(settings)
+    is_chief = not job.engine.chosen.worker
+    with failures.explained(settings.output_dir, lambda: reader.find_damage(
+            [job.train_source] + [job.eval_source] * bool(job.eval_source))):
+        if is_chief:
+            estimator.write_settings(settings.output_dir, job.config, settings)
+        carry_out(without_corrupt_records(job) if settings.skip_corrupt_records else job)
+        if settings.plot and is_chief:
+            curves.plot_run(settings.output_dir)
 
 
 if __name__ == "__main__":

@@ -32,11 +32,7 @@ import cli
 import devices
 import modeling
 import run_pretraining
-from training import (
-    host_allocator,
-    memory,
-    micro_batches,
-)
+from training import host_allocator, memory, micro_batches, run_settings
 
 CASE = re.compile(r"(tiny|base|large|xlarge|xxlarge)(:[1-9]\d*){3}$")
 STATUS = "/proc/self/status"  # getrusage counts what the parent held when it was forked
@@ -148,10 +144,8 @@ def check_flags(asked):
         if not CASE.match(case):
             raise cli.UserError("--cases: {!r} is not of the form model:batch:length:predictions "
                                 "with a model of albert_config, say tiny:32:128:20".format(case))
-    for name, least in (("steps", 1), ("warm_up", 0), ("repeat", 1)):
-        if getattr(asked, name) < least:
-            raise cli.UserError("--{} is {}, must be at least {}".format(
-                name, getattr(asked, name), least))
+    cli.require_at_least(asked, 1, "steps", "repeat")
+    cli.require_at_least(asked, 0, "warm_up")
     for python in asked.pythons.split(","):
         if not shutil.which(python):
             raise cli.UserError("--pythons: {!r} is no program".format(python))
@@ -160,43 +154,43 @@ def check_flags(asked):
             asked.devices))
 
 
-def settled_run(config, lengths, arguments):
-    """(the run's settings as run_pretraining.py would settle them, ConfigProto of its sessions)."""
+def settled(config, lengths, arguments):
+    """(Engine, Training) as run_pretraining.py would make them of its arguments."""
     values = flags.FlagValues()
     run_pretraining.define_flags(values)
     values(["run_pretraining.py", "--do_train", "--output_dir=" + tempfile.gettempdir()]
            + ["--{}={}".format(*pair) for pair in zip(
                ("train_batch_size", "max_seq_length", "max_predictions_per_seq"), lengths)]
            + arguments)
-    run = cli.settings_of(values)
-    run_pretraining.check_run(run, config)
-    chosen = devices.choose(run.num_devices or 1)
-    if chosen.strategy or run.use_tpu:
+    settings = cli.settings_of(values)
+    run_pretraining.check_settings(settings, config)
+    chosen = devices.choose(settings.num_devices or 1)
+    if chosen.strategy or settings.use_tpu:
         raise cli.UserError("--settings: {} asks for more than one device, a row is measured on "
                             "one".format(" ".join(arguments)))
-    micro_batches.check_micro_batch_size(run.micro_batch_size, run.train_batch_size)
-    session_config = run_pretraining.session_config_of(run, chosen)
-    return run_pretraining.fitted(run, config, chosen, session_config), session_config
+    micro_batches.check_micro_batch_size(settings.micro_batch_size, settings.train_batch_size)
+    engine = run_settings.engine_of(settings, None, chosen, settings.precision, settings.xla)
+    return engine, run_pretraining.training_of(settings, config, engine, settings.train_batch_size)
 
 
 def measure(case, steps, warm_up, arguments):
     """Runs the steps of one row in this process; returns its figures by name."""
     config, lengths = model_of(case), lengths_of(case)
-    run, session_config = settled_run(config, lengths, arguments)
-    host_allocator.keep_freed_memory(run.recompute == "false")
+    engine, training = settled(config, lengths, arguments)
+    host_allocator.keep_freed_memory(not training.recompute)
     with tf.Graph().as_default():
         features = {name: tf.placeholder_with_default(value, value.shape)
                     for name, value in random_batch(config, *lengths).items()}
-        spec = run_pretraining.model_function(config, run, None)(
+        spec = run_pretraining.model_function(config, engine, training)(
             features, None, tf.estimator.ModeKeys.TRAIN, {})
-        with tf.Session(config=session_config) as session:
+        with tf.Session(config=engine.session_config) as session:
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
             for _ in range(warm_up):
                 session.run([spec.loss, spec.train_op])
             cpu, clock = timed(lambda: session.run([spec.loss, spec.train_op]), steps)
     peak = peak_megabytes()  # before the matrix product has its say
-    estimate = memory.step_bytes(config, memory.Shape(*lengths[1:]),
-                                        run.micro_batch_size, lengths[0], run.recompute == "true")
+    estimate = memory.step_bytes(config, memory.Shape(*lengths[1:]), training.micro_batch_size,
+                                 lengths[0], training.recompute)
     return collections.OrderedDict([
         ("tensorflow", tf.__version__), ("steps_per_second", 1.0 / clock),
         ("tokens_per_second", lengths[0] * lengths[1] / clock), ("cpu_seconds", cpu),

@@ -8,6 +8,7 @@ from helpers.toy_records import run_script
 
 import plot_training
 from cli import UserError
+from training import curves
 
 
 def write_scalars(folder, **values):
@@ -33,7 +34,7 @@ def test_reads_what_a_killed_run_left(tmp_path):
     write_scalars(tmp_path, loss=6.0)
     path, = tmp_path.glob("events*")
     path.write_bytes(path.read_bytes()[:-3])
-    assert plot_training.read_scalars(str(tmp_path)) == {"loss": {1: 6.0, 2: 3.0}}
+    assert curves.read_scalars(str(tmp_path)) == {"loss": {1: 6.0, 2: 3.0}}
 
 
 def test_says_what_is_missing(tmp_path, monkeypatch):
@@ -42,4 +43,4 @@ def test_says_what_is_missing(tmp_path, monkeypatch):
             run_script(plot_training, "--output_dir=%s" % folder)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UserError, match="need matplotlib .*pip install matplotlib"):
-        plot_training.require_matplotlib()
+        curves.require_matplotlib()

@@ -1,7 +1,5 @@
 """The graphs of a TPU with eight cores, as its Estimator builds them; there is none to run them."""
 
-import types
-
 import pytest
 import tensorflow.compat.v1 as tf
 from helpers.toy_models import toy_model
@@ -11,10 +9,11 @@ from tensorflow_estimator.python.estimator.tpu import tpu_context
 import cli
 import run_pretraining
 from pretraining import reader
-from training import estimator, hooks
+from training import estimator, hooks, run_settings
 from weights import checkpoints
 
 CORES = 8
+PLAN = "what initialize_from() is handed"
 
 
 @pytest.fixture
@@ -27,14 +26,20 @@ def eight_cores(monkeypatch):
     monkeypatch.setattr(library, "_query_tpu_system_metadata", lambda *args, **kwargs: found)
 
 
-def settings(folder, *more):
+def run_on_cores(folder, config, *more):
+    """(model_fn, Engine) of a run on the cores."""
     values = cli.flags.FlagValues()
     run_pretraining.define_flags(values)
     values(["run_pretraining.py", "--do_train", "--use_tpu", "--master=grpc://127.0.0.1:8470",
             "--output_dir=" + str(folder), "--train_batch_size=32", "--eval_batch_size=16",
             "--max_seq_length=16", "--max_predictions_per_seq=3", "--num_train_steps=4",
             "--num_warmup_steps=1"] + list(more))
-    return cli.settings_of(values)
+    settings = cli.settings_of(values)
+    engine = run_settings.engine_of(settings, PLAN, precision=settings.precision)
+    training = run_pretraining.Training(
+        run_settings.Schedule(32, 0.01, 4, 1, "lamb"), settings.micro_batch_size,
+        settings.recompute == "true")
+    return run_pretraining.model_function(config, engine, training), engine
 
 
 @pytest.fixture
@@ -45,11 +50,11 @@ def source(tmp_path):
 @pytest.mark.parametrize("more", [
     [], ["--micro_batch_size=2", "--recompute=true", "--precision=bf16"]], ids=" ".join)
 def test_the_training_graph(eight_cores, source, tmp_path, monkeypatch, more):
-    run = settings(tmp_path, *more)
-    plan, started, seen = types.SimpleNamespace(), [], []
+    started, seen = [], []
     monkeypatch.setattr(checkpoints, "initialize_from", started.append)
     config = toy_model(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
-    trainer = estimator.make_estimator(run_pretraining.model_function(config, run, plan), run)
+    model_fn, engine = run_on_cores(tmp_path, config, *more)
+    trainer = estimator.make_estimator(model_fn, engine)
 
     def look(spec, *unused):
         graph = tf.get_default_graph()
@@ -60,17 +65,16 @@ def test_the_training_graph(eight_cores, source, tmp_path, monkeypatch, more):
         return 0.0
 
     monkeypatch.setattr(trainer, "_train_with_estimator_spec", look)
-    trainer.train(run_pretraining.training_input(run, source), max_steps=4)
-    assert started == [plan]
+    trainer.train(run_pretraining.training_input(engine, source, 32), max_steps=4)
+    assert started == [PLAN]
     assert [type(hook) for hook in seen[0].training_hooks].count(hooks.LoopHook) == 1
 
 
 def test_the_evaluation_graph(eight_cores, source, tmp_path, monkeypatch):
-    run = settings(tmp_path)
-    plan, started = types.SimpleNamespace(), []
+    started = []
     monkeypatch.setattr(checkpoints, "initialize_from", started.append)
-    trainer = estimator.make_estimator(run_pretraining.model_function(toy_model(), run, plan), run)
+    trainer = estimator.make_estimator(*run_on_cores(tmp_path, toy_model()))
     monkeypatch.setattr(trainer, "_evaluate_run", lambda *args, **kwargs: {})
     trainer.evaluate(lambda params: reader.evaluation_dataset(
         source, params["batch_size"]), steps=2)
-    assert started == [plan]
+    assert started == [PLAN]

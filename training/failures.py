@@ -1,6 +1,7 @@
 """Turns what TensorFlow raises in the middle of a run into one line that a user can act on.
 
-In: an exception of the run.  Out: a UserError that names the file and record, or the folder.
+In: an exception of the run.  Out: a UserError that names the file and record, the folder, or the
+flags that decide the memory.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ from weights.checkpoints import newest_checkpoint
 
 NOT_WRITABLE = re.compile(
     "No space left|File too large|quota exceeded|Permission denied|Read-only file system", re.I)
+OUT_OF_MEMORY = re.compile("OOM|[Oo]ut of memory|allocat")
 
 
 @contextlib.contextmanager
@@ -49,3 +51,36 @@ def first_line(error):
     """What an error says, without the list of operations that TensorFlow appends."""
     text = getattr(error, "message", None) or str(error)
     return (text.splitlines() or [type(error).__name__])[0]
+
+
+@contextlib.contextmanager
+def memory_advice(now, less):
+    """Turns a lack of memory inside a `with` statement into one line that says what to change.
+
+    now: the flags that decide the memory, as they are; less: those that take less of it.
+    """
+    try:
+        yield
+    except (tf.errors.ResourceExhaustedError, MemoryError) as error:
+        if isinstance(error, tf.errors.OpError) and not OUT_OF_MEMORY.search(error.message):
+            raise
+        raise UserError("out of memory with {}: take {} ({})".format(
+            now, less, first_line(error)[:200])) from None
+
+
+def forward_advice(batch_flag, batch_size, max_seq_length):
+    """memory_advice() for an evaluation or prediction, by the flag of its batch size."""
+    return memory_advice("--{}={} and --max_seq_length={}".format(
+        batch_flag, batch_size, max_seq_length), "a smaller --{}".format(batch_flag))
+
+
+def step_advice(micro_batch_size, recompute):
+    """memory_advice() for training steps, by their micro-batch size and recomputation (bool)."""
+    less = []
+    if micro_batch_size != 1:
+        less.append("--micro_batch_size={}".format(max(micro_batch_size // 2, 1)))
+    if not recompute:
+        less.append("--recompute=true")
+    return memory_advice(
+        "--micro_batch_size={} and --recompute={}".format(micro_batch_size, str(recompute).lower()),
+        " or ".join(less or ["a shorter --max_seq_length or a smaller model"]))

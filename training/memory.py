@@ -7,15 +7,10 @@ benchmarks/pretraining_step.py hold it against measured peaks.
 """
 
 import collections
-import contextlib
 import os
-import re
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client import device_lib
-
-from cli import UserError
-from training import failures
 
 FLOAT = 4  # bytes
 USABLE = 0.8  # of a device's memory; the rest is for what the estimate does not know
@@ -23,7 +18,6 @@ USABLE = 0.8  # of a device's memory; the rest is for what the estimate does not
 PROCESS = (350 if tf.__version__.startswith("1.") else 520) * 2 ** 20
 PARAMETER_COPIES = 6  # weights, two moments, gradients, clipped gradients, work of the update
 TPU_CORE = 8 * 2 ** 30  # of a v2, the smallest there is
-OUT_OF_MEMORY = re.compile("OOM|[Oo]ut of memory|allocat")
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 Shape = collections.namedtuple("Shape", "seq_length max_predictions")
@@ -157,37 +151,3 @@ def choose_micro_batch(config, shape, batch_size, memory, micro_batch_size=0,
                            "--micro_batch_size, --recompute=true or a shorter --max_seq_length "
                            "takes less", 100 * USABLE)
     return rows, again
-
-
-@contextlib.contextmanager
-def advice(now, less):
-    """Turns a lack of memory inside into one line that says what to change.
-
-    now: the flags that decide the memory, as they are; less: those that take less of it.
-    """
-    try:
-        yield
-    except (tf.errors.ResourceExhaustedError, MemoryError) as error:
-        if isinstance(error, tf.errors.OpError) and not OUT_OF_MEMORY.search(error.message):
-            raise
-        raise UserError("out of memory with {}: take {} ({})".format(
-            now, less, failures.first_line(error)[:200])) from None
-
-
-def evaluation_advice(run, batch_flag):
-    """advice() for an evaluation or prediction, by the flag of its batch size."""
-    return advice("--{}={} and --max_seq_length={}".format(
-        batch_flag, getattr(run, batch_flag), run.max_seq_length),
-        "a smaller --{}".format(batch_flag))
-
-
-def pretraining_advice(run):
-    """advice() for a pre-training, by its --micro_batch_size and --recompute."""
-    steps = []
-    if run.micro_batch_size != 1:
-        steps.append("--micro_batch_size={}".format(max(run.micro_batch_size // 2, 1)))
-    if run.recompute != "true":
-        steps.append("--recompute=true")
-    return advice(
-        "--micro_batch_size={} and --recompute={}".format(run.micro_batch_size, run.recompute),
-        " or ".join(steps or ["a shorter --max_seq_length or a smaller model"]))

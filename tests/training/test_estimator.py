@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-import types
 
 import numpy as np
 import pytest
@@ -20,11 +19,11 @@ from helpers.toy_records import pretraining_arguments, run_script, write_toy_rec
 from helpers.toys import ROOT, TOY_CONFIG, toy_tokens, write_text
 from tensorflow.python.ops.summary_ops_v2 import summary_writer_initializer_op
 
+import devices
 import optimization
-import plot_training
 import run_pretraining
 from cli import UserError
-from training import estimator, failures, hooks
+from training import curves, estimator, failures, hooks, run_settings
 from weights import checkpoints
 
 SECONDS = 120  # after which a process is given up
@@ -171,6 +170,30 @@ def test_other_errors_stay_what_they_are():
                 raise error
 
 
+@pytest.mark.parametrize("micro_batch_size, recompute, words", [
+    (8, False, "take --micro_batch_size=4 or --recompute=true"),
+    (1, True, "take a shorter --max_seq_length")])
+def test_lack_of_memory_ends_in_advice(micro_batch_size, recompute, words):
+    for error in (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"),
+                  MemoryError()):
+        with pytest.raises(UserError, match="out of memory with --micro_batch_size={} and "
+                           "--recompute={}: {}".format(micro_batch_size, str(recompute).lower(),
+                                                       words)):
+            with failures.step_advice(micro_batch_size, recompute):
+                raise error
+    with pytest.raises(tf.errors.ResourceExhaustedError):
+        with failures.step_advice(micro_batch_size, recompute):
+            raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
+
+
+@pytest.mark.parametrize("name", ["eval_batch_size", "predict_batch_size"])
+def test_lack_of_memory_in_an_evaluation_names_its_batch(name):
+    with pytest.raises(UserError, match="out of memory with --{0}=512 and --max_seq_length=128"
+                       ": take a smaller --{0} ".format(name)):
+        with failures.forward_advice(name, 512, 128):
+            raise MemoryError()
+
+
 def test_an_output_folder_that_cannot_be_made(toy_config, records, tmp_path):
     inside = write_text(tmp_path / "file", "x") + "/out"
     with pytest.raises(UserError, match="--output_dir '.*file/out' cannot be written"):
@@ -197,19 +220,19 @@ def test_evaluates_on_the_way_and_keeps_the_best(toy_config, records, tmp_path, 
 def test_a_tpus_host_writes_the_scalars(tmp_path, monkeypatch):
     monkeypatch.setattr(estimator.devices, "mean_over_devices",
                         lambda tensors, use_tpu=False: list(tensors))  # there is one core
-    run = types.SimpleNamespace(use_tpu=True, learning_rate=0.5, output_dir=str(tmp_path),
-                                log_every_steps=2)
+    tpu = run_settings.Tpu("x", None, None, None, 8, 1, {})
+    engine = run_settings.Engine(str(tmp_path), 2, 5, 2, 1, None, devices.ALONE, None, "fp32", tpu)
     with tf.Graph().as_default(), tf.Session() as session:
         factor = tf.placeholder(tf.float32, [])
         loss = tf.get_variable("w", initializer=2.0) * factor
-        spec = estimator.train_spec(run, loss, collections.OrderedDict(half=loss / 2.0), None,
-                                   num_train_steps=10, num_warmup_steps=0)
+        spec = estimator.train_spec(engine, run_settings.Schedule(8, 0.5, 10, 0, "lamb"), loss,
+                                    collections.OrderedDict(half=loss / 2.0))
         function, tensors = spec.host_call
         written = function(**tensors)
         session.run([tf.global_variables_initializer(), summary_writer_initializer_op()])
         for value in (1.0, 1.0, float("nan"), 1.0, 1.0):
             session.run([spec.train_op, written], {factor: value})
-    found = plot_training.read_scalars(str(tmp_path))
+    found = curves.read_scalars(str(tmp_path))
     assert found["left_out"] == {2: 1.0, 4: 0.0}
     assert set(found["loss"]) == {2, 4}
     for step in (2, 4):

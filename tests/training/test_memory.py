@@ -13,10 +13,7 @@ from helpers.toys import ROOT, write_text
 
 import devices
 import modeling
-import run_classifier
-import run_pretraining
 from cli import UserError
-from training import estimator
 from training.memory import (
     Shape,
     choose_micro_batch,
@@ -24,7 +21,6 @@ from training.memory import (
     device_memory,
     host_memory,
     parameters,
-    pretraining_advice,
     step_bytes,
 )
 from training.micro_batches import check_micro_batch_size
@@ -116,41 +112,6 @@ def test_smallest_gpu_decides(monkeypatch):
     assert device_memory(chosen, tf.ConfigProto()) == 20
 
 
-@pytest.mark.parametrize("micro_batch_size, recompute, words", [
-    (8, "false", "take --micro_batch_size=4 or --recompute=true"),
-    (1, "true", "take a shorter --max_seq_length")])
-def test_lack_of_memory_ends_in_advice(micro_batch_size, recompute, words):
-    run = types.SimpleNamespace(micro_batch_size=micro_batch_size, recompute=recompute)
-    for error in (tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"),
-                  MemoryError()):
-        with pytest.raises(UserError, match="out of memory with.*" + words):
-            with pretraining_advice(run):
-                raise error
-    with pytest.raises(tf.errors.ResourceExhaustedError):
-        with pretraining_advice(run):
-            raise tf.errors.ResourceExhaustedError(None, None, "No space left on device")
-
-
-def test_lack_of_memory_in_an_evaluation_names_its_batch(tmp_path, monkeypatch):
-    def lack(*_, **__):
-        raise MemoryError()
-
-    monkeypatch.setattr(run_classifier.early_stopping, "scores", lack)
-    monkeypatch.setattr(estimator, "make_estimator", lambda *_: None)
-    run = types.SimpleNamespace(
-        max_seq_length=128, eval_batch_size=512, predict_batch_size=512, max_eval_steps=0,
-        use_tpu=False, output_dir=str(tmp_path), init_checkpoint=None)
-    examples = types.SimpleNamespace(source="x")
-    for name, call in (
-            ("eval_batch_size", lambda: run_pretraining.evaluate(
-                types.SimpleNamespace(evaluate=lack), run, None)),
-            ("predict_batch_size", lambda: run_classifier.score(
-                run, None, examples, "predict_batch_size"))):
-        with pytest.raises(UserError, match="out of memory with --{0}=512 and --max_seq_length=128"
-                           ": take a smaller --{0} ".format(name)):
-            call()
-
-
 def test_malloc_is_told():
     told = subprocess.check_output(
         [sys.executable, "-c", "from training import host_allocator as a\n"
@@ -195,7 +156,7 @@ def test_recomputed_layers_stay_within_700_megabytes():
 def test_estimate_is_near_the_measured_peak(flags):
     """Within a third, for tiny at batch 32; benchmarks/pretraining_step.py shows more."""
     finished = subprocess.run(
-        [sys.executable, os.path.join(ROOT, "benchmarks", "pretraining.py"),
+        [sys.executable, os.path.join(ROOT, "benchmarks", "pretraining_step.py"),
          "--measure=tiny:32:128:20", "--steps=1", "--settings=" + flags], stdout=subprocess.PIPE)
     assert finished.returncode == 0
     found = json.loads(finished.stdout.decode("utf-8").splitlines()[-1])

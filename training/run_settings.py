@@ -1,0 +1,113 @@
+"""The flags that every run script has, and the small tuples that they are handed on as.
+
+In: the values of the flags.  Out: an Engine, which says how a run is carried out, whatever its
+model is; one line for a value that no run can be made with.
+"""
+
+import collections
+import functools
+
+from absl import flags
+
+import devices
+from cli import UserError, require_at_least
+from training.precision import configure
+
+Schedule = collections.namedtuple(
+    "Schedule", "batch_size learning_rate num_train_steps num_warmup_steps optimizer")
+# batch_size: sequences in a step, over all devices; learning_rate: the highest.
+
+Engine = collections.namedtuple(
+    "Engine", "output_dir save_checkpoints_steps keep_checkpoint_max log_every_steps random_seed "
+    "plan chosen session_config precision tpu")
+# plan: checkpoints.Plan that a run starts from where output_dir holds no checkpoint, or None.
+# chosen: devices.Devices to train on; session_config: ConfigProto of its sessions.
+# precision: one of precision.PRECISIONS; tpu: Tpu, or None.
+
+Tpu = collections.namedtuple("Tpu", "name zone project master cores iterations batch_sizes")
+# batch_sizes: flag -> its value, for each of BATCH_SIZES that the script has.
+
+BATCH_SIZES = ("train_batch_size", "eval_batch_size", "predict_batch_size")
+
+
+def define_shared_flags(flag_values, max_seq_length, train_batch_size, learning_rate,
+                        save_checkpoints_steps):
+    """Defines the flags of every run script; the arguments are (default, its reason)."""
+    string, boolean, integer, real = [
+        functools.partial(define, flag_values=flag_values) for define in (
+            flags.DEFINE_string, flags.DEFINE_bool, flags.DEFINE_integer, flags.DEFINE_float)]
+    string("bert_config_file", None,
+           "Model config, say albert_config/albert_config_base.json. Required.")
+    string("output_dir", None,
+           "Folder of the checkpoints; a run goes on from the newest one in it. Required.")
+    string("init_checkpoint", None,
+           "Checkpoint to start from. Default: none, that is random weights.")
+    boolean("do_train", False, "Train. Off, so that nothing is trained by mistake.")
+    boolean("do_eval", False, "Evaluate the newest checkpoint. Off for the same reason.")
+    integer("max_seq_length", max_seq_length[0],
+            "Length of a sequence in tokens. Default: {}.".format(max_seq_length[1]))
+    integer("train_batch_size", train_batch_size[0],
+            "Sequences in a step, over all devices. Default: {}.".format(train_batch_size[1]))
+    integer("eval_batch_size", 32,
+            "Sequences in an evaluation step; the result does not depend on it. Default: fits all "
+            "but the largest models anywhere.")
+    real("learning_rate", learning_rate[0],
+         "Highest learning rate. Default: {}.".format(learning_rate[1]))
+    integer("save_checkpoints_steps", save_checkpoints_steps[0],
+            "Steps between checkpoints. Default: {}.".format(save_checkpoints_steps[1]))
+    integer("keep_checkpoint_max", 5,
+            "Newest checkpoints that are kept. Default: TensorFlow's.")
+    integer("log_every_steps", 20,
+            "Steps between log lines. Default: some seconds' work for a small model.")
+    integer("iterations_per_loop", 1000,
+            "Steps of a TPU between two returns to the host. Default: keeps the host's share "
+            "small.")
+    integer("random_seed", 12345,
+            "Seed of weights, order and dropout. Default: the one of data creation.")
+    boolean("deterministic", False,
+            "Run operations one after the other, so that equal runs end bit-equal on a CPU. Off: "
+            "nothing is lost but the last bits.")
+    boolean("use_tpu", False, "Run on a TPU. Off: GPU if there is one, else CPU.")
+    for name, text in (("tpu_name", "Name or grpc:// address of the TPU."),
+                       ("tpu_zone", "Zone of the TPU, if it cannot be detected."),
+                       ("gcp_project", "Project of the TPU, if it cannot be detected."),
+                       ("master", "Address of a TensorFlow master in place of --tpu_name.")):
+        string(name, None, text + " Default: none, only a TPU needs it.")
+    integer("num_tpu_cores", 8, "Cores of the TPU. Default: those of one board.")
+
+
+def check_shared_settings(settings):
+    """Raises UserError for the first shared flag that no run can be made with."""
+    require_at_least(settings, 1, "max_seq_length", "train_batch_size", "eval_batch_size",
+                     "keep_checkpoint_max", "save_checkpoints_steps", "log_every_steps",
+                     "iterations_per_loop")
+    if not 0 < settings.learning_rate < float("inf"):
+        raise UserError("--learning_rate is {}, must be above 0 and finite".format(
+            settings.learning_rate))
+    if not settings.use_tpu:
+        return
+    if not (settings.tpu_name or settings.master):
+        raise UserError("--use_tpu needs --tpu_name or --master")
+    require_at_least(settings, 1, "num_tpu_cores")
+    for name, size in batch_sizes(settings).items():
+        if size % settings.num_tpu_cores:
+            raise UserError("--{} is {}: --num_tpu_cores={} cannot share that evenly".format(
+                name, size, settings.num_tpu_cores))
+
+
+def batch_sizes(settings):
+    """{flag: value} of those of BATCH_SIZES that the script has."""
+    return {name: getattr(settings, name) for name in BATCH_SIZES if hasattr(settings, name)}
+
+
+def engine_of(settings, plan=None, chosen=devices.ALONE, precision="fp32", xla=False):
+    """The Engine that the shared flags ask for; for its fields see there."""
+    tpu = Tpu(settings.tpu_name, settings.tpu_zone, settings.gcp_project, settings.master,
+              settings.num_tpu_cores, settings.iterations_per_loop,
+              batch_sizes(settings)) if settings.use_tpu else None
+    session_config = configure(devices.session_config(chosen, settings.deterministic), precision,
+                               xla, settings.use_tpu)
+    return Engine(
+        settings.output_dir, settings.save_checkpoints_steps, settings.keep_checkpoint_max,
+        settings.log_every_steps, settings.random_seed, plan, chosen, session_config, precision,
+        tpu)
