@@ -111,8 +111,8 @@ def training_hooks(engine, schedule, update, scalars, tokens):
         tokens = scalars.pop("tokens") * tf.distribute.get_replica_context().num_replicas_in_sync
     scalars.update(gradient_norm=update.gradient_norm, trust_ratio=update.trust_ratio)
     return [hooks.FiniteHook(update, engine.output_dir),
-            hooks.ProgressHook(scalars, update.learning_rate, tokens, schedule.num_train_steps,
-                               schedule.batch_size, engine.log_every_steps,
+            hooks.ProgressHook(scalars, update.learning_rate, tokens, schedule,
+                               engine.log_every_steps,
                                None if engine.chosen.worker else engine.output_dir),
             hooks.TerminationHook(TERMINATION, lambda vote: devices.mean_over_devices([vote])[0])]
 

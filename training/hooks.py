@@ -25,63 +25,54 @@ class ProgressHook(tf.train.SessionRunHook):
     step/total, losses, accuracies, learning rate, examples/s, tokens/s, time left.
     """
 
-    def __init__(self, scalars, learning_rate, tokens, total_steps, batch_size, every_steps,
-                 output_dir):
+    def __init__(self, scalars, learning_rate, tokens, schedule, every_steps, output_dir):
         """Keeps the settings.
 
         Args:
           scalars: OrderedDict name -> scalar tensor.
           tokens: scalar tensor, tokens in a step over all devices, or None.
-          batch_size: sequences in a step over all devices.
+          schedule: run_settings.Schedule.
           output_dir: folder of the event file; None writes none.
         """
-        self.fetches = dict(scalars=scalars, rate=learning_rate)
+        self.names = list(scalars)
+        self.fetches = dict(scalars, learning_rate=learning_rate)
         if tokens is not None:
             self.fetches["tokens"] = tokens
-        self.total_steps = total_steps
-        self.batch_size = batch_size
+        self.schedule = schedule
         self.every_steps = every_steps
-        self.output_dir = output_dir
-
-    def begin(self):
-        self.writer = self.output_dir and tf.summary.FileWriterCache.get(self.output_dir)
+        self.writer = output_dir and tf.summary.FileWriterCache.get(output_dir)
 
     def after_create_session(self, session, coord):
         self.done = int(session.run(tf.train.get_global_step()))
-        self.start_interval()
-
-    def start_interval(self):
-        """Forgets what was reported."""
-        self.sums = collections.OrderedDict((name, 0.0) for name in self.fetches["scalars"])
-        self.steps = self.tokens = 0
-        self.started = time.time()
+        self.steps, self.started = [], time.time()
 
     def before_run(self, run_context):
         return tf.train.SessionRunArgs(self.fetches)
 
     def after_run(self, run_context, run_values):
-        values = run_values.results
-        for name, value in values["scalars"].items():
-            self.sums[name] += float(value)
-        self.tokens += float(values.get("tokens", 0.0))
-        self.steps += 1
+        self.steps.append(run_values.results)
         self.done += 1
-        if self.done % self.every_steps == 0 or self.done >= self.total_steps:
-            self.report(float(values["rate"]))
-            self.start_interval()
+        if self.done % self.every_steps == 0 or self.done >= self.schedule.num_train_steps:
+            self.report(max(time.time() - self.started, 1e-9))
+            self.steps, self.started = [], time.time()
 
-    def report(self, rate):
-        """Logs and writes the means since the last report."""
-        seconds = max(time.time() - self.started, 1e-9)
-        means = collections.OrderedDict((n, total / self.steps) for n, total in self.sums.items())
-        means.update(learning_rate=rate, examples_per_second=self.batch_size * self.steps / seconds)
-        if self.tokens:
-            means.update(tokens_per_second=self.tokens / seconds)
-        left = datetime.timedelta(seconds=int(
-            max(self.total_steps - self.done, 0) * seconds / self.steps))
-        tf.logging.info("step %d/%d  %s  left %s", self.done, self.total_steps, "  ".join(
-            "%s %.4g" % (name.replace("_per_second", "/s"), value)
-            for name, value in means.items()), left)
+    def report(self, seconds):
+        """Logs and writes the means of the steps since the last report, which took `seconds`."""
+        def total(name):
+            return sum(float(values[name]) for values in self.steps)
+
+        count = len(self.steps)
+        means = collections.OrderedDict((name, total(name) / count) for name in self.names)
+        means.update(learning_rate=float(self.steps[-1]["learning_rate"]),
+                     examples_per_second=self.schedule.batch_size * count / seconds)
+        if "tokens" in self.fetches:
+            means.update(tokens_per_second=total("tokens") / seconds)
+        steps_left = max(self.schedule.num_train_steps - self.done, 0)
+        tf.logging.info(
+            "step %d/%d  %s  left %s", self.done, self.schedule.num_train_steps, "  ".join(
+                "%s %.4g" % (name.replace("_per_second", "/s"), value)
+                for name, value in means.items()),
+            datetime.timedelta(seconds=int(steps_left * seconds / count)))
         if self.writer:
             self.writer.add_summary(tf.Summary(value=[
                 tf.Summary.Value(tag=name, simple_value=value) for name, value in means.items()]),
