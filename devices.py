@@ -28,11 +28,6 @@ Devices = collections.namedtuple("Devices", "strategy names workers worker")
 ALONE = Devices(None, [], 1, 0)  # the one device of this machine that TensorFlow takes by itself
 
 
-def total(chosen):
-    """How many devices share a batch, over all machines."""
-    return len(chosen.names) * chosen.workers
-
-
 def choose(num_devices=0):
     """The devices to train on.
 
@@ -92,11 +87,13 @@ def is_cluster():
     return place_in_cluster(os.environ.get(CLUSTER, ""))[1] > 1
 
 
-def check_batch(chosen, batch_size):
-    """Raises UserError where the devices cannot share a batch evenly."""
-    if batch_size % total(chosen):
+def rows_of_each(chosen, batch_size):
+    """How many sequences of a batch each device gets; raises UserError if they cannot be equal."""
+    count = len(chosen.names) * chosen.workers
+    if batch_size % count:
         raise UserError("--train_batch_size is {}: {} devices ({}) cannot share that evenly".format(
-            batch_size, total(chosen), describe(chosen)))
+            batch_size, count, describe(chosen)))
+    return batch_size // count
 
 
 def describe(chosen):

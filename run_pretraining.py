@@ -212,9 +212,9 @@ def prepare(settings):
     check_settings(settings, config)
     chosen = devices.choose(settings.num_devices)
     devices.log_devices(chosen, settings.use_tpu, settings.num_tpu_cores)
-    devices.check_batch(chosen, settings.train_batch_size)
-    rows = settings.train_batch_size // (settings.num_tpu_cores if settings.use_tpu
-                                         else devices.total(chosen))
+    rows = devices.rows_of_each(chosen, settings.train_batch_size)
+    if settings.use_tpu:
+        rows = settings.train_batch_size // settings.num_tpu_cores
     micro_batches.check_micro_batch_size(settings.micro_batch_size, rows)
     train_source, eval_source = sources(settings, config.vocab_size)
     plan, first_step = starting_point(settings, config)
@@ -287,7 +287,7 @@ def evaluate(trainer, engine, evaluation, source):
     with failures.forward_advice("eval_batch_size", evaluation.batch_size, source.seq_length):
         results = dict(trainer.evaluate(input_fn, steps=steps))
     results["loss"] = results["mlm_loss"] + results["sop_loss"]
-    estimator.write_results(results, engine.output_dir)
+    print(estimator.write_results(results, engine.output_dir), end="", flush=True)
     if evaluation.every_checkpoints:
         estimator.keep_lowest_loss(results, engine.output_dir)
 

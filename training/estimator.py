@@ -8,7 +8,6 @@ import collections
 import functools
 import json
 import os
-import sys
 
 import tensorflow.compat.v1 as tf
 from tensorflow.compat.v2 import summary
@@ -164,13 +163,10 @@ def write_scalars(output_dir, every_steps, step, **scalars):
 
 def eval_spec(engine, loss, metric_function, tensors):
     """The spec of an evaluation; metric_function(*tensors) gives tf.metrics by name."""
-    mode = tf.estimator.ModeKeys.EVAL
-    if engine.tpu:
-        return tf.estimator.tpu.TPUEstimatorSpec(
-            mode, loss=loss, eval_metrics=(metric_function, tensors),
-            scaffold_fn=functools.partial(initialize, engine))
-    initialize(engine)
-    return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metric_function(*tensors))
+    spec = tf.estimator.tpu.TPUEstimatorSpec(
+        tf.estimator.ModeKeys.EVAL, loss=loss, eval_metrics=(metric_function, tensors),
+        scaffold_fn=functools.partial(initialize, engine))
+    return spec if engine.tpu else spec.as_estimator_spec()
 
 
 def predict_spec(engine, predictions):
@@ -192,13 +188,10 @@ def predict_spec(engine, predictions):
     return tf.estimator.EstimatorSpec(mode, predictions=predictions, scaffold=scaffold)
 
 
-def write_results(results, output_dir, file_name=EVAL_RESULTS, show=True):
-    """Writes name = value lines to output_dir and, with `show`, prints them; returns the text."""
+def write_results(results, folder):
+    """Writes name = value lines to the folder's eval_results.txt; returns the text."""
     text = "".join("{} = {}\n".format(name, value) for name, value in sorted(results.items()))
-    checkpoints.write_whole(os.path.join(output_dir, file_name), text)
-    if show:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+    checkpoints.write_whole(os.path.join(folder, EVAL_RESULTS), text)
     return text
 
 
@@ -212,7 +205,7 @@ def keep_lowest_loss(results, output_dir):
         if losses and float(losses[0]) <= results["loss"]:
             return
     checkpoints.copy_newest(output_dir, folder)
-    write_results(results, folder, show=False)
+    write_results(results, folder)
     tf.logging.info("step %d has the lowest loss so far, %.4g: kept in %s",
                     results["global_step"], results["loss"], folder)
 

@@ -25,9 +25,7 @@ Engine = collections.namedtuple(
 # precision: one of precision.PRECISIONS; tpu: Tpu, or None.
 
 Tpu = collections.namedtuple("Tpu", "name zone project master cores iterations batch_sizes")
-# batch_sizes: flag -> its value, for each of BATCH_SIZES that the script has.
-
-BATCH_SIZES = ("train_batch_size", "eval_batch_size", "predict_batch_size")
+# batch_sizes: see there.
 
 
 def define_shared_flags(flag_values, max_seq_length, train_batch_size, learning_rate,
@@ -96,8 +94,9 @@ def check_shared_settings(settings):
 
 
 def batch_sizes(settings):
-    """{flag: value} of those of BATCH_SIZES that the script has."""
-    return {name: getattr(settings, name) for name in BATCH_SIZES if hasattr(settings, name)}
+    """{flag: value} for training, evaluation and, where the script has it, prediction."""
+    return {name: value for name, value in vars(settings).items()
+            if name in ("train_batch_size", "eval_batch_size", "predict_batch_size")}
 
 
 def engine_of(settings, plan=None, chosen=devices.ALONE, precision="fp32", xla=False):
