@@ -206,7 +206,7 @@ def training_of(settings, config, engine, rows):
         settings.num_warmup_steps, settings.optimizer), micro_batch_size, recompute)
 
 
-def prepare(settings):
+def prepare_job(settings):
     """The Job that the flags ask for; raises UserError for what does not fit together."""
     config = modeling.AlbertConfig.from_json_file(settings.bert_config_file)
     check_settings(settings, config)
@@ -292,7 +292,7 @@ def evaluate(trainer, engine, evaluation, source):
         estimator.keep_lowest_loss(results, engine.output_dir)
 
 
-def carry_out(job):
+def pretrain(job):
     """Trains and evaluates."""
     engine = job.engine
     model_fn = model_function(job.config, engine, job.training)
@@ -312,13 +312,13 @@ def main(flag_values):
     tf.logging.set_verbosity(tf.logging.INFO)
     cli.require_flags(flag_values, ["bert_config_file", "input_file", "output_dir"])
     settings = cli.settings_of(flag_values)
-    job = prepare(settings)
+    job = prepare_job(settings)
     is_chief = not job.engine.chosen.worker
     with failures.explained(settings.output_dir, lambda: reader.find_damage(
             [job.train_source] + [job.eval_source] * bool(job.eval_source))):
         if is_chief:
             estimator.write_settings(settings.output_dir, job.config, settings)
-        carry_out(without_corrupt_records(job) if settings.skip_corrupt_records else job)
+        pretrain(without_corrupt_records(job) if settings.skip_corrupt_records else job)
         if settings.plot and is_chief:
             curves.plot_run(settings.output_dir)
 
