@@ -159,8 +159,8 @@ def mean_over_devices(tensors, use_tpu=False):
     return context.merge_call(reduce, args=(tensors,))
 
 
-def beside(copy, variable, value):
-    """Of a value that each device has, the one on the device where `copy` of `variable` lies.
+def on_device_of(copy, variable, value):
+    """The value of the device on which a copy of a variable lies, of one that each device has.
 
     In a function that strategy.extended.update calls for each copy of a variable.
     """

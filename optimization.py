@@ -108,20 +108,20 @@ def apply_update(rule, gradients, variables, proceed, loss_scale=None):
         def step(variable, gradient):
             def change(copy):
                 def taken():
-                    op, ratio = rule.update(copy, devices.beside(copy, variable, gradient))
+                    op, ratio = rule.update(copy, devices.on_device_of(copy, variable, gradient))
                     with tf.control_dependencies([op]):
                         return tf.identity(ratio)
-                ratios.append(tf.cond(devices.beside(copy, variable, proceed), taken,
+                ratios.append(tf.cond(devices.on_device_of(copy, variable, proceed), taken,
                                       lambda: tf.zeros([])))
                 return ratios[-1].op
             return strategy.extended.update(variable, change, group=True)
 
         def assign(variable, value):
             return strategy.extended.update(variable, lambda copy: copy.assign(
-                devices.beside(copy, variable, value)).op, group=True)
+                devices.on_device_of(copy, variable, value)).op, group=True)
 
         def count(copy):
-            taken = devices.beside(copy, global_step, counts)
+            taken = devices.on_device_of(copy, global_step, counts)
             return copy.assign_add(tf.cast(taken, copy.dtype)).op
 
         with tf.control_dependencies([step(*pair) for pair in zip(variables, gradients)]):

@@ -191,10 +191,10 @@ def classifier_function(setup, run):
             best = tf.argmax(head.logits, axis=-1, output_type=tf.int32)
             right = tf.cast(tf.equal(best, features["label_ids"]), tf.float32)
             scalars = collections.OrderedDict(accuracy=tf.reduce_mean(right))
-            schedule = run_settings.Schedule(
+            training = run_settings.Training(
                 run.train_batch_size, run.learning_rate, run.num_train_steps,
                 run.num_warmup_steps, "adamw")
-            return estimator.train_spec(engine, schedule, head.loss, scalars)
+            return estimator.train_spec(engine, training, head.loss, scalars)
         return estimator.predict_spec(engine, {
             "probabilities": tf.nn.softmax(head.logits), "log_probs": head.log_probs,
             "row": features["row"], "weight": features["weight"]})

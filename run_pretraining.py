@@ -33,8 +33,6 @@ PUBLISHED_RATE = 0.00176  # for PUBLISHED_BATCH sequences; smaller batches by th
 PUBLISHED_BATCH = 4096
 RATE_MARGIN = 4.0
 
-Training = collections.namedtuple("Training", "schedule micro_batch_size recompute")
-# schedule: run_settings.Schedule; recompute: bool.
 Evaluation = collections.namedtuple("Evaluation", "batch_size max_steps at_end every_checkpoints")
 # max_steps: None for every record; every_checkpoints: 0 for none on the way.
 Job = collections.namedtuple("Job", "config engine first_step training train_source "
@@ -50,8 +48,9 @@ def define_flags(flag_values):
         train_batch_size=(32, "fits a small model on any machine"),
         learning_rate=(0.000156, "0.00176, published for batch 4096, times sqrt(32 / 4096)"),
         save_checkpoints_steps=(1000, "loses little when a run is killed"))
-    string = functools.partial(flags.DEFINE_string, flag_values=flag_values)
-    integer = functools.partial(flags.DEFINE_integer, flag_values=flag_values)
+    string, boolean, integer, enum = [
+        functools.partial(define, flag_values=flag_values) for define in (
+            flags.DEFINE_string, flags.DEFINE_bool, flags.DEFINE_integer, flags.DEFINE_enum)]
     string("input_file", None,
            "TFRecords to train on: files, patterns in quotes and folders, of which *.tfrecord* "
            "is taken, by commas. Required.")
@@ -70,32 +69,30 @@ def define_flags(flag_values):
     integer("eval_every_checkpoints", 0,
             "Evaluate after so many checkpoints and keep the best one in best/. Default: 0, only "
             "at the end with --do_eval.")
-    flags.DEFINE_bool("skip_corrupt_records", False,
-                      "Leave out corrupt records, counted, after a look at every file. Off: a "
-                      "corrupt record ends the run.", flag_values=flag_values)
-    flags.DEFINE_bool("plot", False, "Draw the curves to curves.png in output_dir at the end. Off: "
-                      "needs matplotlib.", flag_values=flag_values)
+    boolean("skip_corrupt_records", False,
+            "Leave out corrupt records, counted, after a look at every file. Off: a corrupt record "
+            "ends the run.")
+    boolean("plot", False,
+            "Draw the curves to curves.png in output_dir at the end. Off: needs matplotlib.")
     integer("max_eval_steps", 0, "Steps of an evaluation. Default: 0, every record once.")
     integer("micro_batch_size", 0,
             "Sequences that a device computes at once; the gradient is the whole batch's whatever "
             "it is. Default: 0, the most that the device's memory is estimated to hold.")
-    flags.DEFINE_enum("recompute", "auto", ["auto", "true", "false"],
-                      "Keep only each layer's input and compute the rest again for the gradient, "
-                      "which takes a third more work. Default: auto, where not even one sequence "
-                      "fits without.", flag_values=flag_values)
-    flags.DEFINE_enum("precision", "fp32", precision.PRECISIONS,
-                      "Format of the matrix products: fp16 on a GPU, with a loss scale that adapts "
-                      "itself; bf16 on a TPU, and on a CPU with TensorFlow 2.15. Default: fp32, "
-                      "which runs everywhere.", flag_values=flag_values)
-    flags.DEFINE_bool("xla", False, "Compile the graph with XLA. Default: off, on a CPU it gains "
-                      "nothing and a TPU does it anyway.", flag_values=flag_values)
-    flags.DEFINE_enum("optimizer", "lamb", ["lamb", "adamw"], "Update rule. Default: the paper's.",
-                      flag_values=flag_values)
+    enum("recompute", "auto", ["auto", "true", "false"],
+         "Keep only each layer's input and compute the rest again for the gradient, which takes a "
+         "third more work. Default: auto, where not even one sequence fits without.")
+    enum("precision", "fp32", precision.PRECISIONS,
+         "Format of the matrix products: fp16 on a GPU, with a loss scale that adapts itself; bf16 "
+         "on a TPU, and on a CPU with TensorFlow 2.15. Default: fp32, which runs everywhere.")
+    boolean("xla", False,
+            "Compile the graph with XLA. Default: off, on a CPU it gains nothing and a TPU does it "
+            "anyway.")
+    enum("optimizer", "lamb", ["lamb", "adamw"], "Update rule. Default: the paper's.")
     flags.adopt_module_key_flags(run_settings, flag_values)
 
 
 def model_function(config, engine, training):
-    """The model_fn that the Estimator calls; training: Training, or None for evaluation alone."""
+    """The model_fn that the Estimator calls; training: None for evaluation alone."""
     on_tpu = dict(use_tpu=bool(engine.tpu),
                   bfloat16=bool(engine.tpu) and engine.precision == "bf16")
 
@@ -108,7 +105,7 @@ def model_function(config, engine, training):
         if loss_scale:
             scalars["skipped_steps"] = loss_scale.skipped
         return estimator.train_spec(
-            engine, training.schedule, loss, scalars, tf.reduce_sum(features["input_mask"]),
+            engine, training, loss, scalars, tf.reduce_sum(features["input_mask"]),
             gradients, loss_scale)
 
     def evaluate_batch(features):
@@ -201,9 +198,9 @@ def training_of(settings, config, engine, rows):
         memory.device_memory(engine.chosen, engine.session_config, settings.use_tpu),
         settings.micro_batch_size, settings.recompute,
         on_host=not settings.use_tpu and "cpu" in engine.chosen.names[0])
-    return Training(run_settings.Schedule(
+    return run_settings.Training(
         settings.train_batch_size, settings.learning_rate, settings.num_train_steps,
-        settings.num_warmup_steps, settings.optimizer), micro_batch_size, recompute)
+        settings.num_warmup_steps, settings.optimizer, micro_batch_size, recompute)
 
 
 def prepare_job(settings):
@@ -259,19 +256,19 @@ def train(trainer, job, evaluate_now):
 
     evaluate_now() is called after every --eval_every_checkpoints checkpoints.
     """
-    output_dir, schedule = job.engine.output_dir, job.training.schedule
-    done, last = job.first_step, schedule.num_train_steps
+    output_dir, training = job.engine.output_dir, job.training
+    done, last = job.first_step, training.num_train_steps
     if done >= last:
         tf.logging.info("nothing to train: %s is at step %d of %d", output_dir, done, last)
         return
-    tf.logging.info("training from step %d to %d, batch %d", done, last, schedule.batch_size)
+    tf.logging.info("training from step %d to %d, batch %d", done, last, training.batch_size)
     evaluated = job.evaluation.every_checkpoints * job.engine.save_checkpoints_steps
     every = evaluated or last
     while done < last:
         done = min(last, (done // every + 1) * every)
-        with failures.step_advice(job.training.micro_batch_size, job.training.recompute):
+        with failures.step_advice(training.micro_batch_size, training.recompute):
             estimator.fit(trainer, training_input(job.engine, job.train_source,
-                                                  schedule.batch_size), done, job.engine.chosen)
+                                                  training.batch_size), done, job.engine.chosen)
         if evaluated and (done < last or not job.evaluation.at_end):
             evaluate_now()
 

@@ -36,9 +36,8 @@ def run_on_cores(folder, config, *more):
             "--num_warmup_steps=1"] + list(more))
     settings = cli.settings_of(values)
     engine = run_settings.engine_of(settings, PLAN, precision=settings.precision)
-    training = run_pretraining.Training(
-        run_settings.Schedule(32, 0.01, 4, 1, "lamb"), settings.micro_batch_size,
-        settings.recompute == "true")
+    training = run_settings.Training(32, 0.01, 4, 1, "lamb", settings.micro_batch_size,
+                                     settings.recompute == "true")
     return run_pretraining.model_function(config, engine, training), engine
 
 

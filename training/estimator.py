@@ -71,12 +71,12 @@ def fit(estimator, input_fn, max_steps, chosen=devices.ALONE):
             estimator.train(input_fn, max_steps=max_steps)
 
 
-def train_spec(engine, schedule, loss, scalars, tokens=None, gradients=None, loss_scale=None):
+def train_spec(engine, training, loss, scalars, tokens=None, gradients=None, loss_scale=None):
     """The spec of a training step.
 
     Args:
       engine: run_settings.Engine.
-      schedule: run_settings.Schedule.
+      training: run_settings.Training.
       loss: scalar, of this device's rows.
       scalars: OrderedDict name -> scalar tensor, averaged over the devices and between two log
         lines.
@@ -84,15 +84,15 @@ def train_spec(engine, schedule, loss, scalars, tokens=None, gradients=None, los
       gradients, loss_scale: see optimization.create_optimizer.
     """
     update = optimization.create_optimizer(
-        loss, schedule.learning_rate, schedule.num_train_steps, schedule.num_warmup_steps,
-        schedule.optimizer, use_tpu=bool(engine.tpu), gradients=gradients, loss_scale=loss_scale)
+        loss, training.learning_rate, training.num_train_steps, training.num_warmup_steps,
+        training.optimizer, use_tpu=bool(engine.tpu), gradients=gradients, loss_scale=loss_scale)
     # A loss that is not finite is for the hooks here to report, not for the Estimator's own.
     shown = tf.where(tf.is_finite(loss), loss, tf.zeros_like(loss))
     scalars = collections.OrderedDict([("loss", loss)], **scalars)
     if engine.tpu:
         return tpu_train_spec(engine, shown, scalars, update)
     initialize(engine)
-    watching = training_hooks(engine, schedule, update, scalars, tokens)
+    watching = training_hooks(engine, training, update, scalars, tokens)
     # Given here: with several machines the Estimator makes none unless it writes summaries too.
     saving = tf.train.CheckpointSaverHook(engine.output_dir,
                                           save_steps=engine.save_checkpoints_steps)
@@ -101,7 +101,7 @@ def train_spec(engine, schedule, loss, scalars, tokens=None, gradients=None, los
         training_chief_hooks=[saving])
 
 
-def training_hooks(engine, schedule, update, scalars, tokens):
+def training_hooks(engine, training, update, scalars, tokens):
     """The hooks of a training, over the figures of all its devices."""
     if tokens is not None:
         scalars["tokens"] = tf.cast(tokens, tf.float32)
@@ -110,7 +110,7 @@ def training_hooks(engine, schedule, update, scalars, tokens):
         tokens = scalars.pop("tokens") * tf.distribute.get_replica_context().num_replicas_in_sync
     scalars.update(gradient_norm=update.gradient_norm, trust_ratio=update.trust_ratio)
     return [hooks.FiniteHook(update, engine.output_dir),
-            hooks.ProgressHook(scalars, update.learning_rate, tokens, schedule,
+            hooks.ProgressHook(scalars, update.learning_rate, tokens, training,
                                engine.log_every_steps,
                                None if engine.chosen.worker else engine.output_dir),
             hooks.TerminationHook(TERMINATION, lambda vote: devices.mean_over_devices([vote])[0])]

@@ -25,20 +25,20 @@ class ProgressHook(tf.train.SessionRunHook):
     step/total, losses, accuracies, learning rate, examples/s, tokens/s, time left.
     """
 
-    def __init__(self, scalars, learning_rate, tokens, schedule, every_steps, output_dir):
+    def __init__(self, scalars, learning_rate, tokens, training, every_steps, output_dir):
         """Keeps the settings.
 
         Args:
           scalars: OrderedDict name -> scalar tensor.
           tokens: scalar tensor, tokens in a step over all devices, or None.
-          schedule: run_settings.Schedule.
+          training: run_settings.Training.
           output_dir: folder of the event file; None writes none.
         """
         self.names = list(scalars)
         self.fetches = dict(scalars, learning_rate=learning_rate)
         if tokens is not None:
             self.fetches["tokens"] = tokens
-        self.schedule = schedule
+        self.training = training
         self.every_steps = every_steps
         self.writer = output_dir and tf.summary.FileWriterCache.get(output_dir)
 
@@ -52,7 +52,7 @@ class ProgressHook(tf.train.SessionRunHook):
     def after_run(self, run_context, run_values):
         self.steps.append(run_values.results)
         self.done += 1
-        if self.done % self.every_steps == 0 or self.done >= self.schedule.num_train_steps:
+        if self.done % self.every_steps == 0 or self.done >= self.training.num_train_steps:
             self.report(max(time.time() - self.started, 1e-9))
             self.steps, self.started = [], time.time()
 
@@ -64,12 +64,12 @@ class ProgressHook(tf.train.SessionRunHook):
         count = len(self.steps)
         means = collections.OrderedDict((name, total(name) / count) for name in self.names)
         means.update(learning_rate=float(self.steps[-1]["learning_rate"]),
-                     examples_per_second=self.schedule.batch_size * count / seconds)
+                     examples_per_second=self.training.batch_size * count / seconds)
         if "tokens" in self.fetches:
             means.update(tokens_per_second=total("tokens") / seconds)
-        steps_left = max(self.schedule.num_train_steps - self.done, 0)
+        steps_left = max(self.training.num_train_steps - self.done, 0)
         tf.logging.info(
-            "step %d/%d  %s  left %s", self.done, self.schedule.num_train_steps, "  ".join(
+            "step %d/%d  %s  left %s", self.done, self.training.num_train_steps, "  ".join(
                 "%s %.4g" % (name.replace("_per_second", "/s"), value)
                 for name, value in means.items()),
             datetime.timedelta(seconds=int(steps_left * seconds / count)))

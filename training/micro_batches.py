@@ -1,6 +1,6 @@
 """A batch worked off in parts: the gradient of the whole at the memory of one part.
 
-In: a function from rows to their share in the batch's loss and scalars, and the batch's rows.
+In: a function from rows to what they add to the batch's loss and scalars, and the batch's rows.
 Out: the scalars and gradients of the whole batch, as if it had been computed at once.
 """
 
@@ -19,11 +19,11 @@ def check_micro_batch_size(micro_batch_size, batch_size):
                         "batch, or be 0 to be chosen".format(micro_batch_size, batch_size))
 
 
-def sum_over_micro_batches(shares, features, micro_batch_size, loss_scale=None):
+def sum_over_micro_batches(contribution, features, micro_batch_size, loss_scale=None):
     """Adds up scalars and gradients over the micro-batches of a batch.
 
     Args:
-      shares: function from features of M rows to an OrderedDict of scalars. Those of a batch are
+      contribution: function from features of M rows to an OrderedDict of scalars. Those of a batch are
         the sums of its micro-batches'; "loss" is differentiated.
       features: dict of tensors [B, ...], B known before the run.
       micro_batch_size: M, a divisor of B; B itself gives the plain graph without a loop.
@@ -38,13 +38,13 @@ def sum_over_micro_batches(shares, features, micro_batch_size, loss_scale=None):
     def micro_batch(index):
         return {name: tf.gather(tensor, index) for name, tensor in parts.items()}  # [M, ...]
 
-    first = shares(features if micro_batch_size == rows else micro_batch(0))  # makes the variables
+    first = contribution(features if micro_batch_size == rows else micro_batch(0))  # makes the variables
     variables = tf.trainable_variables()
     if micro_batch_size == rows:
         return first, dense_gradients(first["loss"], variables, loss_scale)
 
     def add(index, scalars, gradients):
-        found = shares(micro_batch(index))
+        found = contribution(micro_batch(index))
         more = dense_gradients(found["loss"], variables, loss_scale)
         return (index + 1, tuple(a + b for a, b in zip(scalars, found.values())),
                 tuple(a + b for a, b in zip(gradients, more)))

@@ -13,9 +13,11 @@ import devices
 from cli import UserError, require_at_least
 from training.precision import configure
 
-Schedule = collections.namedtuple(
-    "Schedule", "batch_size learning_rate num_train_steps num_warmup_steps optimizer")
+Training = collections.namedtuple(
+    "Training", "batch_size learning_rate num_train_steps num_warmup_steps optimizer "
+    "micro_batch_size recompute", defaults=(0, False))
 # batch_size: sequences in a step, over all devices; learning_rate: the highest.
+# micro_batch_size: sequences that a device computes at once, 0 for all; recompute: bool.
 
 Engine = collections.namedtuple(
     "Engine", "output_dir save_checkpoints_steps keep_checkpoint_max log_every_steps random_seed "

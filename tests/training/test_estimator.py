@@ -225,7 +225,7 @@ def test_a_tpus_host_writes_the_scalars(tmp_path, monkeypatch):
     with tf.Graph().as_default(), tf.Session() as session:
         factor = tf.placeholder(tf.float32, [])
         loss = tf.get_variable("w", initializer=2.0) * factor
-        spec = estimator.train_spec(engine, run_settings.Schedule(8, 0.5, 10, 0, "lamb"), loss,
+        spec = estimator.train_spec(engine, run_settings.Training(8, 0.5, 10, 0, "lamb"), loss,
                                     collections.OrderedDict(half=loss / 2.0))
         function, tensors = spec.host_call
         written = function(**tensors)
