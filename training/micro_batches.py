@@ -23,8 +23,8 @@ def sum_over_micro_batches(contribution, features, micro_batch_size, loss_scale=
     """Adds up scalars and gradients over the micro-batches of a batch.
 
     Args:
-      contribution: function from features of M rows to an OrderedDict of scalars. Those of a batch are
-        the sums of its micro-batches'; "loss" is differentiated.
+      contribution: function from features of M rows to an OrderedDict of scalars. Those of a batch
+        are the sums of its micro-batches'; "loss" is differentiated.
       features: dict of tensors [B, ...], B known before the run.
       micro_batch_size: M, a divisor of B; B itself gives the plain graph without a loop.
       loss_scale: see dense_gradients.
@@ -38,7 +38,7 @@ def sum_over_micro_batches(contribution, features, micro_batch_size, loss_scale=
     def micro_batch(index):
         return {name: tf.gather(tensor, index) for name, tensor in parts.items()}  # [M, ...]
 
-    first = contribution(features if micro_batch_size == rows else micro_batch(0))  # makes the variables
+    first = contribution(features if micro_batch_size == rows else micro_batch(0))
     variables = tf.trainable_variables()
     if micro_batch_size == rows:
         return first, dense_gradients(first["loss"], variables, loss_scale)
