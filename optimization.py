@@ -4,6 +4,7 @@ In: the loss and the run's learning rate and lengths.  Out: an Update, whose `op
 """
 
 import collections
+import math
 import warnings
 
 import tensorflow.compat.v1 as tf
@@ -28,6 +29,32 @@ class AdamWeightDecayOptimizer(LAMBOptimizer):
 
 
 OPTIMIZERS = {"lamb": LAMBOptimizer, "adamw": AdamWeightDecayOptimizer}
+
+LAMB_TOKENS = 2 ** 18  # of a step, from which on LAMB is taken
+ADAMW_RATE, ADAMW_TOKENS, ADAMW_WIDTH = 0.001, 4096, 312  # measured together, see fitting_rate
+HIGHEST_ADAMW_RATE = 0.002
+PUBLISHED_RATE, PUBLISHED_BATCH = 0.00176, 4096  # of ALBERT's LAMB, in sequences
+
+
+def fitting_optimizer(batch_size, seq_length):
+    """The name of the optimizer that learns fastest from batches of this size.
+
+    LAMB was made for batches that AdamW cannot use; in small ones its first thousands of steps
+    are too short, since it moves each matrix by a fixed share of its length.
+    """
+    return "lamb" if batch_size * seq_length >= LAMB_TOKENS else "adamw"
+
+
+def fitting_rate(optimizer, batch_size, seq_length, hidden_size):
+    """The highest learning rate of a schedule, for pre-training.
+
+    LAMB's is the published one, AdamW's the best one measured on the tiny model. Both go with the
+    square root of the batch; AdamW's falls with the width, and is bounded.
+    """
+    if optimizer == "lamb":
+        return PUBLISHED_RATE * math.sqrt(batch_size / float(PUBLISHED_BATCH))
+    rate = ADAMW_RATE * math.sqrt(batch_size * seq_length / float(ADAMW_TOKENS))
+    return min(rate, HIGHEST_ADAMW_RATE) * min(1.0, ADAMW_WIDTH / float(hidden_size))
 
 
 def learning_rate_at(step, learning_rate, num_train_steps, num_warmup_steps):

@@ -6,8 +6,8 @@ scalars and eval_results.txt in --output_dir.
 
 import collections
 import functools
-import math
 import os
+import types
 
 import tensorflow.compat.v1 as tf
 from absl import flags
@@ -16,7 +16,7 @@ import cli
 import devices
 import modeling
 import optimization
-from pretraining import reader, step
+from pretraining import plateau, reader, step
 from training import (
     curves,
     estimator,
@@ -29,8 +29,6 @@ from training import (
 )
 from weights import checkpoints
 
-PUBLISHED_RATE = 0.00176  # for PUBLISHED_BATCH sequences; smaller batches by the square root
-PUBLISHED_BATCH = 4096
 RATE_MARGIN = 4.0
 
 Evaluation = collections.namedtuple("Evaluation", "batch_size max_steps at_end every_checkpoints")
@@ -46,7 +44,7 @@ def define_flags(flag_values):
     run_settings.define_shared_flags(
         flag_values, max_seq_length=(512, "what create_pretraining_data.py writes"),
         train_batch_size=(32, "fits a small model on any machine"),
-        learning_rate=(0.000156, "0.00176, published for batch 4096, times sqrt(32 / 4096)"),
+        learning_rate=(None, "by optimizer, batch, length and width, and said in the log"),
         save_checkpoints_steps=(1000, "loses little when a run is killed"))
     string, boolean, integer, enum = [
         functools.partial(define, flag_values=flag_values) for define in (
@@ -62,7 +60,7 @@ def define_flags(flag_values):
             "512.")
     integer("num_train_steps", 125000,
             "Steps in all, those of earlier runs in the folder included. Default: the paper's.")
-    integer("num_warmup_steps", 12500,
+    integer("num_warmup_steps", None,
             "Steps over which the learning rate rises. Default: a tenth of num_train_steps.")
     integer("num_devices", 0,
             "Devices of this machine that share the batch. Default: 0, every GPU, else the CPU.")
@@ -87,14 +85,33 @@ def define_flags(flag_values):
     boolean("xla", False,
             "Compile the graph with XLA. Default: off, on a CPU it gains nothing and a TPU does it "
             "anyway.")
-    enum("optimizer", "lamb", ["lamb", "adamw"], "Update rule. Default: the paper's.")
+    enum("optimizer", None, ["lamb", "adamw"],
+         "Update rule. Default: that of the checkpoint in output_dir; else lamb, the paper's, for "
+         "steps of {} tokens and more, and adamw, which learns faster, below.".format(
+             optimization.LAMB_TOKENS))
+    boolean("bias_correction", True,
+            "Correct AdamW's moments for their start from 0. Default: on; without, as in BERT and "
+            "albert_zh, the first steps are up to 6.5 times too long and pre-training starts late.")
     flags.adopt_module_key_flags(run_settings, flag_values)
 
 
-def model_function(config, engine, training):
-    """The model_fn that the Estimator calls; training: None for evaluation alone."""
+def model_function(config, engine, training, unigram_loss=None):
+    """The model_fn that the Estimator calls.
+
+    Args:
+      config: modeling.AlbertConfig.
+      engine: run_settings.Engine.
+      training: run_settings.Training, or None for evaluation alone.
+      unigram_loss: see plateau.PlateauHook; None leaves that hook out.
+    """
     on_tpu = dict(use_tpu=bool(engine.tpu),
                   bfloat16=bool(engine.tpu) and engine.precision == "bf16")
+
+    def watch(scalars):
+        if unigram_loss is None:
+            return []
+        return [plateau.PlateauHook(scalars["mlm_loss"], unigram_loss,
+                                    training.num_warmup_steps)]
 
     def train_batch(features):
         loss_scale = precision.LossScale() if engine.precision == "fp16" else None
@@ -106,7 +123,7 @@ def model_function(config, engine, training):
             scalars["skipped_steps"] = loss_scale.skipped
         return estimator.train_spec(
             engine, training, loss, scalars, tf.reduce_sum(features["input_mask"]),
-            gradients, loss_scale)
+            gradients, loss_scale, watch)
 
     def evaluate_batch(features):
         loss, tensors = step.evaluation_step(features, config, **on_tpu)
@@ -116,6 +133,30 @@ def model_function(config, engine, training):
         del labels, params
         return (train_batch if mode == tf.estimator.ModeKeys.TRAIN else evaluate_batch)(features)
     return model_fn
+
+
+def with_fitting_values(settings, config):
+    """The settings with values for --optimizer, --learning_rate and --num_warmup_steps left out."""
+    cli.require_at_least(settings, 1, "train_batch_size", "max_seq_length", "num_train_steps")
+    chosen = types.SimpleNamespace(**vars(settings))
+    batch, length = settings.train_batch_size, settings.max_seq_length
+    if chosen.num_warmup_steps is None:
+        chosen.num_warmup_steps = settings.num_train_steps // 10
+    if chosen.optimizer is None:
+        chosen.optimizer = checkpoints.optimizer_of(settings.output_dir, {
+            name: rule.slot_prefix for name, rule in optimization.OPTIMIZERS.items()})
+    if chosen.optimizer is None:
+        chosen.optimizer = optimization.fitting_optimizer(batch, length)
+    if chosen.learning_rate is None:
+        chosen.learning_rate = optimization.fitting_rate(
+            chosen.optimizer, batch, length, config.hidden_size)
+    if settings.do_train and None in (settings.optimizer, settings.learning_rate):
+        tf.logging.info(
+            "optimizer %s, learning rate %.3g, %d warm-up steps: what was left out is chosen for "
+            "steps of %d tokens (%d x %d) and hidden size %d", chosen.optimizer,
+            chosen.learning_rate, chosen.num_warmup_steps, batch * length, batch, length,
+            config.hidden_size)
+    return chosen
 
 
 def check_settings(settings, config):
@@ -145,12 +186,12 @@ def check_settings(settings, config):
 
 def warn_of_rate(learning_rate, batch_size):
     """Warns where LAMB's learning rate looks meant for another batch size."""
-    usual = PUBLISHED_RATE * math.sqrt(batch_size / float(PUBLISHED_BATCH))
+    usual = optimization.fitting_rate("lamb", batch_size, 0, 1)
     if not usual / RATE_MARGIN <= learning_rate <= usual * RATE_MARGIN:
         tf.logging.warning(
             "--learning_rate=%g looks scaled for another batch: with LAMB and "
             "--train_batch_size=%d about %.3g is usual (%g · √(batch/%d))", learning_rate,
-            batch_size, usual, PUBLISHED_RATE, PUBLISHED_BATCH)
+            batch_size, usual, optimization.PUBLISHED_RATE, optimization.PUBLISHED_BATCH)
 
 
 def sources(settings, vocab_size):
@@ -200,12 +241,14 @@ def training_of(settings, config, engine, rows):
         on_host=not settings.use_tpu and "cpu" in engine.chosen.names[0])
     return run_settings.Training(
         settings.train_batch_size, settings.learning_rate, settings.num_train_steps,
-        settings.num_warmup_steps, settings.optimizer, micro_batch_size, recompute)
+        settings.num_warmup_steps, settings.optimizer, micro_batch_size, recompute,
+        settings.bias_correction)
 
 
 def prepare_job(settings):
     """The Job that the flags ask for; raises UserError for what does not fit together."""
     config = modeling.AlbertConfig.from_json_file(settings.bert_config_file)
+    settings = with_fitting_values(settings, config)
     check_settings(settings, config)
     chosen = devices.choose(settings.num_devices)
     devices.log_devices(chosen, settings.use_tpu, settings.num_tpu_cores)
@@ -291,8 +334,12 @@ def evaluate(trainer, engine, evaluation, source):
 
 def pretrain(job):
     """Trains and evaluates."""
-    engine = job.engine
-    model_fn = model_function(job.config, engine, job.training)
+    engine, unigram_loss = job.engine, None
+    if job.training and not engine.tpu and not engine.chosen.worker:
+        unigram_loss = plateau.entropy(plateau.token_counts(
+            job.train_source, job.config.vocab_size))
+        plateau.log_expectation(unigram_loss, job.config.vocab_size)
+    model_fn = model_function(job.config, engine, job.training, unigram_loss)
     trainer = estimator.make_estimator(model_fn, engine)
     alone = trainer if engine.chosen.workers == 1 else estimator.make_estimator(
         model_fn, engine._replace(chosen=devices.ALONE))

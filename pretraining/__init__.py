@@ -6,6 +6,7 @@ In: TFRecord files and the manifest beside them.  Out: a tf.data.Dataset of mask
   reader           checked files -> batches, in an order that seed and step decide
   dynamic_masking  masks made anew for each batch
   step             a batch -> scalars and gradients
+  plateau          what the loss is to be measured by
 """
 
 __all__ = []  # for other rooms

@@ -139,3 +139,14 @@ def test_adamw_s_first_steps_are_as_long_as_the_rate_says(optimizer, corrected):
             assert abs(session.run(weight) - wanted) < 1e-5
             if t == 1 and optimizer == "adamw":
                 assert abs(3.0 - wanted - (0.01 if corrected else 0.0316)) < 1e-4
+
+
+def test_the_optimizer_that_fits_follows_batch_length_and_width():
+    assert optimization.fitting_optimizer(4096, 512) == "lamb"  # the published run
+    assert optimization.fitting_optimizer(32, 128) == "adamw"
+    assert optimization.fitting_rate("lamb", 4096, 512, 4096) == 0.00176
+    tiny = optimization.fitting_rate("adamw", 32, 128, 312)
+    assert tiny == 0.001
+    assert optimization.fitting_rate("adamw", 32, 128, 768) < tiny
+    assert abs(optimization.fitting_rate("adamw", 8, 128, 312) - tiny / 2) < 1e-9
+    assert optimization.fitting_rate("adamw", 1024, 128, 312) == 2 * tiny

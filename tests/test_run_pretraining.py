@@ -174,7 +174,7 @@ def test_rate_of_another_batch_is_warned_of(toy_config, records, tmp_path, caplo
                                             warned):
     with pytest.raises(UserError, match="init_checkpoint"):  # stops after the checks
         run_script(run_pretraining, *arguments(
-            toy_config, records, tmp_path, "--do_train", train_batch_size=batch,
+            toy_config, records, tmp_path, "--do_train", train_batch_size=batch, optimizer="lamb",
             learning_rate=rate, init_checkpoint="/none/x"))
     assert ("looks scaled for another batch" in caplog.text) == warned
 
@@ -184,3 +184,20 @@ def test_a_folder_of_another_optimizer_is_refused(toy_config, records, tmp_path)
     with pytest.raises(UserError, match="another optimizer.*lamb_m and no adam_m"):
         run_script(run_pretraining, *arguments(toy_config, records, tmp_path, "--do_train",
                                                optimizer="adamw", num_train_steps=8))
+
+
+def test_what_is_left_out_fits_the_batch_and_the_folder(toy_config, records, tmp_path, caplog):
+    def run(*left_out, **changes):
+        caplog.clear()
+        given = [argument for argument in arguments(toy_config, records, tmp_path, "--do_train",
+                                                    **changes)
+                 if argument.split("=")[0].lstrip("-") not in left_out]
+        run_script(run_pretraining, *given)
+        return caplog.text
+
+    first = run("optimizer", "learning_rate", "num_warmup_steps", num_train_steps=2)
+    assert "optimizer adamw, learning rate 0.000177, 0 warm-up steps" in first
+    assert "128 (8 x 16)" in first.replace("tokens ", "")
+    assert "knowing how frequent each token is" in first
+    again = run("optimizer", num_train_steps=4, num_warmup_steps=1, learning_rate=0.001)
+    assert "training from step 2 to 4" in again  # with AdamW, whose moments the folder holds

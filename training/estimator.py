@@ -71,7 +71,8 @@ def fit(estimator, input_fn, max_steps, chosen=devices.ALONE):
             estimator.train(input_fn, max_steps=max_steps)
 
 
-def train_spec(engine, training, loss, scalars, tokens=None, gradients=None, loss_scale=None):
+def train_spec(engine, training, loss, scalars, tokens=None, gradients=None, loss_scale=None,
+               watch=None):
     """The spec of a training step.
 
     Args:
@@ -82,17 +83,19 @@ def train_spec(engine, training, loss, scalars, tokens=None, gradients=None, los
         lines.
       tokens: scalar, how many tokens this device's rows hold, or None.
       gradients, loss_scale: see optimization.create_optimizer.
+      watch: function(scalars averaged over the devices) -> further hooks, which a TPU has not.
     """
     update = optimization.create_optimizer(
         loss, training.learning_rate, training.num_train_steps, training.num_warmup_steps,
-        training.optimizer, use_tpu=bool(engine.tpu), gradients=gradients, loss_scale=loss_scale)
+        training.optimizer, use_tpu=bool(engine.tpu), gradients=gradients, loss_scale=loss_scale,
+        correct_bias=training.correct_bias)
     # A loss that is not finite is for the hooks here to report, not for the Estimator's own.
     shown = tf.where(tf.is_finite(loss), loss, tf.zeros_like(loss))
     scalars = collections.OrderedDict([("loss", loss)], **scalars)
     if engine.tpu:
         return tpu_train_spec(engine, shown, scalars, update)
     initialize(engine)
-    watching = training_hooks(engine, training, update, scalars, tokens)
+    watching = training_hooks(engine, training, update, scalars, tokens, watch)
     # Given here: with several machines the Estimator makes none unless it writes summaries too.
     saving = tf.train.CheckpointSaverHook(engine.output_dir,
                                           save_steps=engine.save_checkpoints_steps)
@@ -101,19 +104,21 @@ def train_spec(engine, training, loss, scalars, tokens=None, gradients=None, los
         training_chief_hooks=[saving])
 
 
-def training_hooks(engine, training, update, scalars, tokens):
+def training_hooks(engine, training, update, scalars, tokens, watch=None):
     """The hooks of a training, over the figures of all its devices."""
     if tokens is not None:
         scalars["tokens"] = tf.cast(tokens, tf.float32)
     scalars = collections.OrderedDict(zip(scalars, devices.mean_over_devices(scalars.values())))
     if tokens is not None:
         tokens = scalars.pop("tokens") * tf.distribute.get_replica_context().num_replicas_in_sync
+    further = watch(scalars) if watch else []
     scalars.update(gradient_norm=update.gradient_norm, trust_ratio=update.trust_ratio)
-    return [hooks.FiniteHook(update, engine.output_dir),
-            hooks.ProgressHook(scalars, update.learning_rate, tokens, training,
-                               engine.log_every_steps,
-                               None if engine.chosen.worker else engine.output_dir),
-            hooks.TerminationHook(TERMINATION, lambda vote: devices.mean_over_devices([vote])[0])]
+    return further + [
+        hooks.FiniteHook(update, engine.output_dir),
+        hooks.ProgressHook(scalars, update.learning_rate, tokens, training,
+                           engine.log_every_steps,
+                           None if engine.chosen.worker else engine.output_dir),
+        hooks.TerminationHook(TERMINATION, lambda vote: devices.mean_over_devices([vote])[0])]
 
 
 def tpu_train_spec(engine, shown, scalars, update):

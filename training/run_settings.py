@@ -15,9 +15,10 @@ from training.precision import configure
 
 Training = collections.namedtuple(
     "Training", "batch_size learning_rate num_train_steps num_warmup_steps optimizer "
-    "micro_batch_size recompute", defaults=(0, False))
+    "micro_batch_size recompute correct_bias", defaults=(0, False, True))
 # batch_size: sequences in a step, over all devices; learning_rate: the highest.
 # micro_batch_size: sequences that a device computes at once, 0 for all; recompute: bool.
+# correct_bias: see optimization.create_optimizer.
 
 Engine = collections.namedtuple(
     "Engine", "output_dir save_checkpoints_steps keep_checkpoint_max log_every_steps random_seed "

@@ -58,6 +58,20 @@ def only_checkpoint(folder, flag_name):
     return found[0]
 
 
+def optimizer_of(output_dir, slot_prefixes):
+    """Which optimizer has made the folder's newest checkpoint, or None.
+
+    slot_prefixes: {optimizer: how the names of its moments begin}.
+    """
+    prefix = newest_checkpoint(output_dir)
+    try:
+        names = [name for name, _ in tf.train.list_variables(prefix)] if prefix else []
+    except (tf.errors.OpError, ValueError, RuntimeError):  # damaged, which check_resume reports
+        names = []
+    return next((optimizer for optimizer, slot in sorted(slot_prefixes.items())
+                 if any(name.endswith("/{}_m".format(slot)) for name in names)), None)
+
+
 def step_of(output_dir):
     """The global step of the folder's newest checkpoint, 0 if there is none."""
     prefix = newest_checkpoint(output_dir)

@@ -60,7 +60,8 @@ def pretraining_arguments(config, records, output, *more, **changes):
                     input_file=records if isinstance(records, str) else ",".join(records),
                     max_seq_length=16, max_predictions_per_seq=3, train_batch_size=8,
                     num_train_steps=4, num_warmup_steps=1, save_checkpoints_steps=4,
-                    eval_batch_size=8, log_every_steps=1, learning_rate=0.01)
+                    eval_batch_size=8, log_every_steps=1, learning_rate=0.01,
+                    optimizer="lamb")
     settings.update(changes)
     return ["--%s=%s" % item for item in settings.items()] + list(more)
 
