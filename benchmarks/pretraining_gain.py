@@ -117,7 +117,7 @@ def pretraining_records(settings):
                 max_seq_length=settings.max_seq_length, max_predictions_per_seq=predictions)
 
 
-def pretrain(settings):
+def pretrained_model(settings):
     """Pre-trains for --minutes; returns (folder, held-out figures, steps, seconds)."""
     folder = os.path.join(settings.output_dir, "pretraining")
     shared = dict(pretraining_records(settings), bert_config_file=settings.bert_config_file,
@@ -238,7 +238,7 @@ def main(flag_values):
     if not checkpoint:
         made = results.found.get(("pretraining",))
         if not made:
-            folder, heldout, steps, seconds = pretrain(settings)
+            folder, heldout, steps, seconds = pretrained_model(settings)
             made = results.add(("pretraining",), folder=folder, heldout=heldout, steps=steps,
                                seconds=seconds)
         checkpoint = made["folder"]
