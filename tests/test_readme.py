@@ -1,6 +1,6 @@
 """What the documents promise: each command runs, each flag is in some --help, each name exists.
 
-In: README.md and the shell scripts.  Out: the commands of the README, run in this process at toy
+In: both READMEs, docs/ and the shell scripts.  Out: their commands, run in this process at toy
 size in a folder that has what the README takes as given.
 """
 
@@ -14,7 +14,7 @@ import shutil
 import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
-from helpers.readme import COMMANDS, commands_of, python_call, text_of
+from helpers.readme import COMMANDS, PAGES, commands_of, python_call, text_of
 from helpers.toy_classifier import write_classifier
 from helpers.toy_records import run_script, write_toy_records
 from helpers.toys import ROOT, write_text
@@ -147,13 +147,14 @@ def unknown_flags(text, known):
     return sorted(set(re.findall(r"(?<![\w-])--([a-z]\w*)", text)) - known)
 
 
-@pytest.mark.parametrize("document", ["README.md", "demo.sh", "create_pretrain_data.sh"])
-def test_each_flag_that_is_named_is_in_some_help(document):
+def test_each_flag_that_is_named_is_in_some_help():
     benchmarks = [os.path.relpath(path, ROOT)[:-len(".py")]
                   for path in sorted(glob.glob(ROOT + "/benchmarks/*.py"))]
     known = {flag for name in script_names() + benchmarks for flag in flags_of(name)}
     assert "max_seq_length" in known and unknown_flags("`--no_such`", known) == ["no_such"]
-    assert unknown_flags(text_of(document), known | OTHER_FLAGS) == []
+    texts = [text_of("demo.sh"), text_of("create_pretrain_data.sh")] + [
+        page for pages in PAGES.values() for page in pages.values()]
+    assert [unknown_flags(text, known | OTHER_FLAGS) for text in texts] == [[]] * len(texts)
 
 
 @pytest.mark.parametrize("name", script_names())
@@ -162,12 +163,47 @@ def test_each_flag_is_explained(name):
     assert [flag for flag in values if len(values[flag].help.split()) < 3] == []
 
 
-def test_each_function_and_file_that_is_named_exists():
-    text = text_of("README.md")
+DOCUMENTS = [(language, name) for language, pages in PAGES.items() for name in sorted(pages)]
+
+
+@pytest.mark.parametrize("language, name", DOCUMENTS)
+def test_each_function_file_and_page_that_is_named_exists(language, name):
+    text = PAGES[language][name]
     named = re.findall(r"`(\w+\.py):(\w+)`", text)
-    assert named
+    assert named or name != "README"
     for path, function in named:
         tree = ast.parse(text_of(path))
         assert function in [getattr(node, "name", "") for node in ast.walk(tree)], function
     for path in re.findall(r"`((?:tests/|benchmarks/)?\w+\.(?:py|sh))", text):
         assert os.path.exists(os.path.join(ROOT, path)), path
+    folder = ROOT if name == "README" else os.path.join(ROOT, "docs", language)
+    for path in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert os.path.exists(os.path.join(folder, path)), path
+
+
+def test_both_languages_have_the_same_pages():
+    assert sorted(PAGES["zh"]) == sorted(PAGES["en"])
+    for name, text in PAGES["zh"].items():
+        other = PAGES["en"][name]
+        assert headings_of(text) == headings_of(other), name
+        assert code_of(text) == code_of(other), name
+        assert table_shapes(text) == table_shapes(other), name
+        assert len(text.splitlines()) <= 200 or name != "README"
+    assert headings_of("# a\n\ntext\n\n## b\n```bash\n# c\n```") == [1, 2]
+
+
+def headings_of(text):
+    """The levels of the headings, in order."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    return [len(marks) for marks in re.findall(r"^(#+) ", prose, re.MULTILINE)]
+
+
+def code_of(text):
+    """The code blocks without their comments."""
+    blocks = re.findall(r"^```(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    return [re.sub(r"\s*# [^\n]*", "", block) for block in blocks]
+
+
+def table_shapes(text):
+    """How many cells each table row has."""
+    return [line.count("|") for line in text.splitlines() if line.startswith("|")]

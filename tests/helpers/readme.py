@@ -1,5 +1,6 @@
 """The commands that stand in the documents."""
 
+import glob
 import os
 import re
 import shlex
@@ -35,4 +36,13 @@ def python_call(command):
     return None
 
 
-COMMANDS = commands_of(text_of("README.md"))
+def pages_of(language):
+    """The documents of a language, "zh" or "en", by subject: name -> text."""
+    found = {os.path.basename(path)[:-len(".md")]: text_of(path) for path in sorted(
+        glob.glob(os.path.join(ROOT, "docs", language, "*.md")))}
+    return dict(found, README=text_of({"zh": "README.md", "en": "README_EN.md"}[language]))
+
+
+PAGES = {language: pages_of(language) for language in ("zh", "en")}
+COMMANDS = list(dict.fromkeys(  # each once, whatever stands on several pages
+    command for page in PAGES["zh"].values() for command in commands_of(page)))
