@@ -4,10 +4,13 @@ In: the command line.  Out: a parsed flag set handed to main(), or one clear lin
 This module imports no TensorFlow, so that data creation starts fast.
 """
 
+import contextlib
+import fcntl
 import glob
 import logging
 import os
 import re
+import socket
 import sys
 import types
 import warnings
@@ -18,6 +21,8 @@ from absl import logging as absl_logging
 OF_TENSORFLOW = re.compile(r"[/\\]tensorflow(_core|_estimator)?[/\\]")
 KEPT = ("Saving checkpoints", "Restoring parameters")
 EXIT_CODE_OF_CTRL_C = 130
+LOCK = ".lock"  # in a folder that a process writes
+MOST = 2 ** 31 - 1  # of a whole number; more is nowhere meant, and no tensor of int32 holds it
 
 
 class UserError(Exception):
@@ -77,6 +82,45 @@ def settings_of(flag_values):
     return types.SimpleNamespace(**{name: flag_values[name].value for name in names})
 
 
+def end_at_once(message):
+    """Ends the process in one line from any thread, where the main one waits in TensorFlow."""
+    sys.stdout.flush()
+    sys.stderr.write("{}: error: {}\n".format(os.path.basename(sys.argv[0]), message))
+    sys.stderr.flush()
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def sole_writer(folder, flag_name):
+    """Locks a folder for this process while the body of a `with` statement writes there.
+
+    The lock ends with the process, however that ends. Only local folders have one, not gs://.
+
+    Raises:
+      UserError: another process holds it.
+    """
+    if "://" in folder:
+        yield
+        return
+    with open(os.path.join(folder, LOCK), "a+", encoding="utf-8", newline="") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stream.seek(0)
+            raise UserError("--{} {!r} is being written by another run, {}; wait for its end, or "
+                            "take another folder".format(
+                                flag_name, folder, stream.read().strip())) from None
+        stream.truncate(0)
+        stream.write("process {} on {}\n".format(os.getpid(), socket.gethostname()))
+        stream.flush()
+        yield
+
+
+def given_flags(flag_values):
+    """Names of the flags that stand on the command line."""
+    return {name for name in flag_values if flag_values[name].present}
+
+
 def require_flags(flag_values, names):
     """Raises UserError for the first flag of names that is not set."""
     for name in names:
@@ -84,12 +128,13 @@ def require_flags(flag_values, names):
             raise UserError("--{} is required".format(name))
 
 
-def require_at_least(settings, least, *names):
-    """Raises UserError for the first flag of names whose value is below `least`."""
+def require_within(settings, least, most, *names):
+    """Raises UserError for the first flag of names whose value is below `least` or above `most`."""
     for name in names:
-        if getattr(settings, name) < least:
-            raise UserError("--{} is {}, must be at least {}".format(
-                name, getattr(settings, name), least))
+        value = getattr(settings, name)
+        if not least <= value <= most:
+            raise UserError("--{} is {}, must be at {} {}".format(
+                name, value, *("least", least) if value < least else ("most", most)))
 
 
 def match_files(patterns, flag_name, find=glob.glob, is_directory=os.path.isdir, inside="*"):

@@ -19,19 +19,22 @@ import tensorflow.compat.v1 as tf
 
 from cli import UserError
 
+MOST_OF_A_CPU = 256  # virtual devices, each with a graph of its own
 CLUSTER = "TF_CONFIG"
 JOBS = ("chief", "worker")
 
-Devices = collections.namedtuple("Devices", "strategy names workers worker")
-# names: this machine's devices; workers: number of machines; worker: this one's, 0 is the chief.
+Devices = collections.namedtuple("Devices", "strategy names workers worker hosts")
+# names: this machine's devices; workers: number of machines; worker: this one's, 0 is the chief;
+# hosts: "host:port" of every machine, in the order of their numbers.
 
-ALONE = Devices(None, [], 1, 0)  # the one device of this machine that TensorFlow takes by itself
+ALONE = Devices(None, [], 1, 0, [])  # the one device that TensorFlow takes by itself
 
 
-def choose(num_devices=0):
-    """The devices to train on.
+def choose(num_devices=0, alone=False):
+    """The devices of a run.
 
     Args:
+      alone: bool, whether only the first of this machine is taken, as an evaluation needs it.
       num_devices: of this machine; 0 takes every GPU, or the CPU where there is none. On a CPU a
         number above 1 makes virtual devices.
     Returns:
@@ -39,28 +42,33 @@ def choose(num_devices=0):
     Raises:
       UserError: more GPUs are asked for than there are; TF_CONFIG cannot be used.
     """
-    worker, workers = place_in_cluster(os.environ.get(CLUSTER, ""))
+    worker, hosts = place_in_cluster(os.environ.get(CLUSTER, ""))
     gpus = len(tf.config.experimental.list_physical_devices("GPU"))
+    if alone:
+        return Devices(None, ["/gpu:0" if gpus else "/cpu:0"], 1, worker, hosts)
     if gpus and num_devices > gpus:
         raise UserError("--num_devices is {}, but TensorFlow sees {} GPUs".format(
             num_devices, gpus))
+    if num_devices > MOST_OF_A_CPU:
+        raise UserError("--num_devices is {}, a CPU takes at most {}".format(
+            num_devices, MOST_OF_A_CPU))
     kind = "gpu" if gpus else "cpu"
     names = ["/{}:{}".format(kind, index) for index in range(num_devices or gpus or 1)]
-    if workers > 1:
+    if len(hosts) > 1:
         if len(names) != (gpus or 1):
             raise UserError("--num_devices is {}: with TF_CONFIG each machine takes all of its {} "
                             "devices; hide some with CUDA_VISIBLE_DEVICES".format(
                                 num_devices, gpus or 1))
-        return Devices(tf.distribute.experimental.MultiWorkerMirroredStrategy(), names, workers,
-                       worker)
+        return Devices(tf.distribute.experimental.MultiWorkerMirroredStrategy(), names, len(hosts),
+                       worker, hosts)
     strategy = tf.distribute.MirroredStrategy(names) if len(names) > 1 else None
-    return Devices(strategy, names, 1, 0)
+    return Devices(strategy, names, 1, 0, hosts)
 
 
 def place_in_cluster(text):
-    """(number of this machine, number of machines) by the value of TF_CONFIG; (0, 1) without."""
+    """(this machine's number, "host:port" of every one) by the value of TF_CONFIG, else (0, [])."""
     if not text.strip():
-        return 0, 1
+        return 0, []
     try:
         value = json.loads(text)
         cluster, task = value.get("cluster", {}), value.get("task", {})
@@ -79,12 +87,13 @@ def place_in_cluster(text):
             unknown[0], ", ".join(JOBS)))
     if members and mine not in members:
         raise UserError("TF_CONFIG: the cluster has no {} number {}".format(*mine))
-    return (members.index(mine), len(members)) if members else (0, 1)
+    return (members.index(mine) if members else 0,
+            [cluster[job][index] for job, index in members])
 
 
 def is_cluster():
     """Whether TF_CONFIG names several machines."""
-    return place_in_cluster(os.environ.get(CLUSTER, ""))[1] > 1
+    return len(place_in_cluster(os.environ.get(CLUSTER, ""))[1]) > 1
 
 
 def rows_of_each(chosen, batch_size):

@@ -28,7 +28,7 @@ from fine_tuning.examples import (
 )
 from fine_tuning.report import report_text, write_predictions, write_report
 from tokenization import FullTokenizer
-from training import estimator, failures, run_settings
+from training import estimator, failures, former_run, run_settings
 from weights import checkpoints
 
 CHECKED_ROWS = 200  # an export is compared with the model on so many
@@ -230,7 +230,7 @@ def start_afresh_if_changed(run, setup, examples):
         {name: getattr(run, name) for name in REMEMBERED}, made_from=made_from,
         labels=setup.labels, pair=setup.task.pair, save_best=run.save_best), setup.config,
         run.vocab_file)
-    estimator.write_settings(run.output_dir, setup.config, run)
+    former_run.write_settings(run.output_dir, setup.config, run)
 
 
 def fine_tune(run, setup, examples):

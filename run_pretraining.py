@@ -5,6 +5,7 @@ scalars and eval_results.txt in --output_dir.
 """
 
 import collections
+import contextlib
 import functools
 import os
 import types
@@ -21,6 +22,7 @@ from training import (
     curves,
     estimator,
     failures,
+    former_run,
     host_allocator,
     memory,
     micro_batches,
@@ -31,12 +33,13 @@ from weights import checkpoints
 
 RATE_MARGIN = 4.0
 
-Evaluation = collections.namedtuple("Evaluation", "batch_size max_steps at_end every_checkpoints")
-# max_steps: None for every record; every_checkpoints: 0 for none on the way.
-Job = collections.namedtuple("Job", "config engine first_step training train_source "
-                             "evaluation eval_source")
+Evaluation = collections.namedtuple(
+    "Evaluation", "source batch_size max_steps at_end every_checkpoints checkpoint")
+# max_steps: None for every record; every_checkpoints: 0 for none on the way;
+# checkpoint: path, None for the newest.
+Job = collections.namedtuple("Job", "config engine first_step training train_source evaluation")
 # engine: run_settings.Engine; first_step: of output_dir's newest checkpoint, or 0;
-# training: None for evaluation alone; eval_source: None for none.
+# training, train_source: None for evaluation alone; evaluation: None for none.
 
 
 def define_flags(flag_values):
@@ -160,28 +163,60 @@ def with_fitting_values(settings, config):
 
 
 def check_settings(settings, config):
-    """Raises UserError for settings that no run can be made with; warns of an odd rate."""
-    run_settings.check_shared_settings(settings)
-    precision.check_precision(settings.precision, settings.xla, settings.use_tpu,
-                              len(tf.config.experimental.list_physical_devices("GPU")))
+    """Raises UserError for settings that the job cannot be done with; warns of an odd rate."""
     if not (settings.do_train or settings.do_eval):
         raise cli.UserError("neither --do_train nor --do_eval is set: nothing to do")
+    run_settings.check_shared_settings(settings, ["train_batch_size"] * settings.do_train
+                                       + ["eval_batch_size"] * evaluates(settings))
+    precision.check_precision(settings.precision, settings.xla, settings.use_tpu,
+                              len(tf.config.experimental.list_physical_devices("GPU")))
     if settings.max_seq_length > config.max_position_embeddings:
         raise cli.UserError("--max_seq_length is {}, above the config's max_position_embeddings "
                             "{}".format(settings.max_seq_length, config.max_position_embeddings))
-    cli.require_at_least(settings, 1, "max_predictions_per_seq", "num_train_steps")
-    cli.require_at_least(settings, 0, "num_warmup_steps", "max_eval_steps", "num_devices",
-                         "eval_every_checkpoints")
-    if settings.do_train and settings.num_warmup_steps >= settings.num_train_steps:
-        raise cli.UserError("--num_warmup_steps is {}, must be below --num_train_steps {}".format(
-            settings.num_warmup_steps, settings.num_train_steps))
+    cli.require_within(settings, 1, cli.MOST, "max_predictions_per_seq")
+    cli.require_within(settings, 0, cli.MOST, "max_eval_steps")
+    if settings.do_train:
+        check_training(settings)
     if settings.plot:
         curves.require_matplotlib()
+
+
+def check_training(settings):
+    """check_settings for what a training alone reads."""
+    cli.require_within(settings, 1, cli.MOST, "num_train_steps")
+    cli.require_within(settings, 0, cli.MOST, "num_warmup_steps", "num_devices",
+                       "eval_every_checkpoints")
+    if settings.num_warmup_steps >= settings.num_train_steps:
+        raise cli.UserError("--num_warmup_steps is {}, must be below --num_train_steps {}".format(
+            settings.num_warmup_steps, settings.num_train_steps))
     if settings.eval_every_checkpoints and devices.is_cluster():
         raise cli.UserError("--eval_every_checkpoints is for one machine; with TF_CONFIG let a "
                             "process of its own evaluate: --do_eval without --do_train")
-    if settings.do_train and settings.optimizer == "lamb":
+    if settings.optimizer == "lamb":
         warn_of_rate(settings.learning_rate, settings.train_batch_size)
+
+
+def evaluates(settings):
+    """Whether the job has an evaluation, at its end or on the way."""
+    return settings.do_eval or settings.do_train and settings.eval_every_checkpoints > 0
+
+
+def unused_flags(settings):
+    """{why: names} of the flags that the job leaves aside, see run_settings.say_unused."""
+    unused = {}
+    if not settings.do_train:
+        unused["nothing is trained"] = run_settings.TRAINING_FLAGS + (
+            "num_train_steps", "num_warmup_steps", "num_devices", "eval_every_checkpoints",
+            "micro_batch_size", "recompute", "optimizer")
+        if settings.eval_input_file:
+            unused["--eval_input_file is evaluated"] = ("input_file",)
+    if not evaluates(settings):
+        unused["nothing is evaluated"] = ("eval_batch_size", "eval_input_file", "max_eval_steps")
+    if settings.use_tpu:
+        unused["a TPU is used"] = ("num_devices", "deterministic")
+    else:
+        unused["--use_tpu is not set"] = run_settings.TPU_FLAGS
+    return unused
 
 
 def warn_of_rate(learning_rate, batch_size):
@@ -195,7 +230,7 @@ def warn_of_rate(learning_rate, batch_size):
 
 
 def sources(settings, vocab_size):
-    """The checked records to train on and, where there is an evaluation, to evaluate on."""
+    """The checked records to train on and to evaluate on; None for what the job does not do."""
     def checked(patterns, flag_name):
         found = reader.peek(
             reader.find_files(patterns, flag_name), settings.max_seq_length,
@@ -203,33 +238,46 @@ def sources(settings, vocab_size):
         reader.check_vocab_size(found, vocab_size)
         return found
 
-    source = checked(settings.input_file, "input_file")
-    tf.logging.info("%d input files, the first %s", len(source.files), source.files[0])
-    if not (settings.do_eval or settings.eval_every_checkpoints):
-        return source, None
-    if settings.eval_input_file:
-        return source, checked(settings.eval_input_file, "eval_input_file")
-    tf.logging.info("no --eval_input_file: the evaluation reads the training files, once")
-    return source, source
+    train_source = eval_source = None
+    separate = evaluates(settings) and settings.eval_input_file
+    if settings.do_train or not separate:
+        train_source = checked(settings.input_file, "input_file")
+        tf.logging.info("%d input files, the first %s", len(train_source.files),
+                        train_source.files[0])
+    if separate:
+        eval_source = checked(settings.eval_input_file, "eval_input_file")
+    elif evaluates(settings):
+        tf.logging.info("no --eval_input_file: the evaluation reads the training files, once")
+        eval_source = train_source
+    return train_source, eval_source
 
 
 def starting_point(settings, config):
-    """(checkpoints.Plan of a new run or None, the step to go on from); makes output_dir if need be.
+    """(checkpoints.Plan of a new run or None, checkpoint to evaluate or None for the newest).
+
+    Makes output_dir where it is missing.
 
     Raises:
-      UserError: --init_checkpoint or output_dir's checkpoint does not fit, or there is neither for
-        an evaluation.
+      UserError: the checkpoint that is used does not fit, or there is none for an evaluation.
     """
     output_dir, variables = settings.output_dir, step.model_variables(config)
-    plan = (checkpoints.plan_initialization(settings.init_checkpoint, variables)
-            if settings.init_checkpoint else None)
+    plan = chosen = None
+    newest = checkpoints.newest_checkpoint(output_dir)
+    if settings.init_checkpoint and not newest:
+        plan = checkpoints.plan_initialization(settings.init_checkpoint, variables)
+    elif settings.init_checkpoint:
+        chosen = former_run.named_checkpoint(settings, newest)
     checkpoints.require_folder(output_dir)
-    checkpoints.check_resume(output_dir, variables, settings.do_train and
-                             optimization.OPTIMIZERS[settings.optimizer].slot_prefix)
-    if not (settings.do_train or plan or checkpoints.newest_checkpoint(output_dir)):
+    if chosen:
+        checkpoints.plan_initialization(chosen, variables)
+    else:
+        checkpoints.check_resume(output_dir, variables, settings.do_train and
+                                 optimization.OPTIMIZERS[settings.optimizer].slot_prefix)
+    former_run.require_same_model(output_dir, config)
+    if not (settings.do_train or plan or newest):
         raise cli.UserError("--do_eval: --output_dir {!r} holds no checkpoint and there is no "
                             "--init_checkpoint".format(output_dir))
-    return plan, checkpoints.step_of(output_dir)
+    return plan, chosen
 
 
 def training_of(settings, config, engine, rows):
@@ -250,19 +298,22 @@ def prepare_job(settings):
     config = modeling.AlbertConfig.from_json_file(settings.bert_config_file)
     settings = with_fitting_values(settings, config)
     check_settings(settings, config)
-    chosen = devices.choose(settings.num_devices)
+    chosen = devices.choose(settings.num_devices, alone=not settings.do_train)
     devices.log_devices(chosen, settings.use_tpu, settings.num_tpu_cores)
-    rows = devices.rows_of_each(chosen, settings.train_batch_size)
-    if settings.use_tpu:
-        rows = settings.train_batch_size // settings.num_tpu_cores
-    micro_batches.check_micro_batch_size(settings.micro_batch_size, rows)
+    rows = settings.train_batch_size // settings.num_tpu_cores
+    if settings.do_train:
+        if not settings.use_tpu:
+            rows = devices.rows_of_each(chosen, settings.train_batch_size)
+        micro_batches.check_micro_batch_size(settings.micro_batch_size, rows)
     train_source, eval_source = sources(settings, config.vocab_size)
-    plan, first_step = starting_point(settings, config)
+    plan, checkpoint = starting_point(settings, config)
     engine = run_settings.engine_of(settings, plan, chosen, settings.precision, settings.xla)
     training = training_of(settings, config, engine, rows) if settings.do_train else None
-    evaluation = Evaluation(settings.eval_batch_size, settings.max_eval_steps or None,
-                            settings.do_eval, training and settings.eval_every_checkpoints or 0)
-    return Job(config, engine, first_step, training, train_source, evaluation, eval_source)
+    evaluation = eval_source and Evaluation(
+        eval_source, settings.eval_batch_size, settings.max_eval_steps or None, settings.do_eval,
+        training and settings.eval_every_checkpoints or 0, checkpoint)
+    return Job(config, engine, checkpoints.step_of(settings.output_dir), training, train_source,
+               evaluation)
 
 
 def without_corrupt_records(job):
@@ -270,12 +321,14 @@ def without_corrupt_records(job):
     def intact(source, folder):
         return reader.without_corrupt(source, os.path.join(job.engine.output_dir, folder))
 
-    train_source = intact(job.train_source, "sound_records")
-    if job.eval_source in (None, job.train_source):
-        return job._replace(train_source=train_source,
-                            eval_source=job.eval_source and train_source)
-    return job._replace(train_source=train_source,
-                        eval_source=intact(job.eval_source, "sound_eval_records"))
+    train_source, evaluation = job.train_source, job.evaluation
+    if train_source:
+        train_source = intact(train_source, "sound_records")
+    if evaluation and evaluation.source is job.train_source:
+        evaluation = evaluation._replace(source=train_source)
+    elif evaluation:
+        evaluation = evaluation._replace(source=intact(evaluation.source, "sound_eval_records"))
+    return job._replace(train_source=train_source, evaluation=evaluation)
 
 
 def training_input(engine, source, batch_size):
@@ -297,27 +350,37 @@ def training_input(engine, source, batch_size):
 def train(trainer, job, evaluate_now):
     """Trains up to --num_train_steps from where the folder's newest checkpoint stands.
 
-    evaluate_now() is called after every --eval_every_checkpoints checkpoints.
+    evaluate_now() is called after every --eval_every_checkpoints checkpoints, and first of all
+    where an earlier run was killed before it had evaluated such a checkpoint.
     """
     output_dir, training = job.engine.output_dir, job.training
     done, last = job.first_step, training.num_train_steps
+    every = job.evaluation.every_checkpoints * job.engine.save_checkpoints_steps if (
+        job.evaluation) else 0
+
+    def is_due(step):
+        at_end = step >= last
+        return every and (at_end and not job.evaluation.at_end or not at_end and not step % every)
+
+    if done and is_due(done) and estimator.read_results(output_dir).get("global_step") != done:
+        evaluate_now()
     if done >= last:
         tf.logging.info("nothing to train: %s is at step %d of %d", output_dir, done, last)
         return
     tf.logging.info("training from step %d to %d, batch %d", done, last, training.batch_size)
-    evaluated = job.evaluation.every_checkpoints * job.engine.save_checkpoints_steps
-    every = evaluated or last
     while done < last:
-        done = min(last, (done // every + 1) * every)
+        done = min(last, (done // every + 1) * every) if every else last
         with failures.step_advice(training.micro_batch_size, training.recompute):
             estimator.fit(trainer, training_input(job.engine, job.train_source,
                                                   training.batch_size), done, job.engine.chosen)
-        if evaluated and (done < last or not job.evaluation.at_end):
+        if is_due(done):
             evaluate_now()
 
 
-def evaluate(trainer, engine, evaluation, source):
-    """Evaluates the newest checkpoint, or --init_checkpoint where the folder has none."""
+def evaluate(trainer, engine, evaluation):
+    """Evaluates the checkpoint, or --init_checkpoint where the folder has none."""
+    source = evaluation.source
+
     def input_fn(params):
         return reader.evaluation_dataset(source, params.get("batch_size", evaluation.batch_size))
 
@@ -325,11 +388,12 @@ def evaluate(trainer, engine, evaluation, source):
     if engine.tpu and not steps:
         steps = -(-reader.count_source(source) // evaluation.batch_size)
     with failures.forward_advice("eval_batch_size", evaluation.batch_size, source.seq_length):
-        results = dict(trainer.evaluate(input_fn, steps=steps))
+        results = dict(trainer.evaluate(input_fn, steps=steps,
+                                        checkpoint_path=evaluation.checkpoint))
     results["loss"] = results["mlm_loss"] + results["sop_loss"]
-    print(estimator.write_results(results, engine.output_dir), end="", flush=True)
     if evaluation.every_checkpoints:
         estimator.keep_lowest_loss(results, engine.output_dir)
+    print(estimator.write_results(results, engine.output_dir), end="", flush=True)
 
 
 def pretrain(job):
@@ -343,28 +407,34 @@ def pretrain(job):
     trainer = estimator.make_estimator(model_fn, engine)
     alone = trainer if engine.chosen.workers == 1 else estimator.make_estimator(
         model_fn, engine._replace(chosen=devices.ALONE))
-    evaluate_now = functools.partial(evaluate, alone, engine, job.evaluation, job.eval_source)
+    evaluate_now = functools.partial(evaluate, alone, engine, job.evaluation)
     if job.training:
         host_allocator.keep_freed_memory(not job.training.recompute)
         train(trainer, job, evaluate_now)
-    if job.evaluation.at_end and not engine.chosen.worker:
+    if job.evaluation and job.evaluation.at_end and not engine.chosen.worker:
         evaluate_now()
 
 
 def main(flag_values):
     """Checks everything, then trains and evaluates as the flags say."""
     tf.logging.set_verbosity(tf.logging.INFO)
-    cli.require_flags(flag_values, ["bert_config_file", "input_file", "output_dir"])
     settings = cli.settings_of(flag_values)
+    needs_input = settings.do_train or not settings.eval_input_file
+    cli.require_flags(flag_values, ["bert_config_file", "output_dir"] + [
+        "input_file"] * needs_input)
+    run_settings.say_unused(cli.given_flags(flag_values), unused_flags(settings))
     job = prepare_job(settings)
     is_chief = not job.engine.chosen.worker
-    with failures.explained(settings.output_dir, lambda: reader.find_damage(
-            [job.train_source] + [job.eval_source] * bool(job.eval_source))):
-        if is_chief:
-            estimator.write_settings(settings.output_dir, job.config, settings)
-        pretrain(without_corrupt_records(job) if settings.skip_corrupt_records else job)
-        if settings.plot and is_chief:
-            curves.plot_run(settings.output_dir)
+    read = [job.train_source, job.evaluation and job.evaluation.source]
+    with failures.explained(settings.output_dir, lambda: reader.find_damage(filter(None, read))):
+        with contextlib.ExitStack() as lock:
+            if is_chief and job.training:
+                lock.enter_context(cli.sole_writer(settings.output_dir, "output_dir"))
+                former_run.say_changed_flags(settings.output_dir, settings)
+                former_run.write_settings(settings.output_dir, job.config, settings)
+            pretrain(without_corrupt_records(job) if settings.skip_corrupt_records else job)
+            if settings.plot and is_chief:
+                curves.plot_run(settings.output_dir)
 
 
 if __name__ == "__main__":

@@ -144,8 +144,8 @@ def check_flags(asked):
         if not CASE.match(case):
             raise cli.UserError("--cases: {!r} is not of the form model:batch:length:predictions "
                                 "with a model of albert_config, say tiny:32:128:20".format(case))
-    cli.require_at_least(asked, 1, "steps", "repeat")
-    cli.require_at_least(asked, 0, "warm_up")
+    cli.require_within(asked, 1, cli.MOST, "steps", "repeat")
+    cli.require_within(asked, 0, cli.MOST, "warm_up")
     for python in asked.pythons.split(","):
         if not shutil.which(python):
             raise cli.UserError("--pythons: {!r} is no program".format(python))

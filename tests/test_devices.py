@@ -96,20 +96,24 @@ START = """
 import sys
 sys.path.insert(0, {root!r})
 import cli, optimization, run_pretraining
-optimization.CLIP_NORM = {clip_norm}
+from training import machines
+optimization.CLIP_NORM, machines.COMING_SECONDS = {clip_norm}, {seconds}
 cli.run(run_pretraining.main, run_pretraining.define_flags)
 """
 
 
-def start_machines(count, *settings):
-    """Starts `count` processes that share a training on 127.0.0.1; returns them."""
-    sockets = [socket.socket() for _ in range(count)]
+def start_machines(count, *settings, missing=0, seconds=SECONDS):
+    """Starts `count` processes that share a training on 127.0.0.1, as if with `missing` more.
+
+    seconds: that they wait for one another.
+    """
+    sockets = [socket.socket() for _ in range(count + missing)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))
     cluster = {"worker": ["127.0.0.1:%d" % one.getsockname()[1] for one in sockets]}
     for one in sockets:
         one.close()
-    program = START.format(root=ROOT, clip_norm=CLIP_NORM)
+    program = START.format(root=ROOT, clip_norm=CLIP_NORM, seconds=seconds)
     return [subprocess.Popen(
         [sys.executable, "-c", program] + list(settings), stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, env=dict(os.environ, TF_CONFIG=json.dumps(
@@ -149,15 +153,44 @@ def test_a_machine_that_is_told_to_go_ends_the_run_on_all(small_config, records,
     assert 3 <= weights_of(tmp_path)["global_step"] < 2000
 
 
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_machine_that_is_lost_ends_the_others_and_all_can_go_on(small_config, records, tmp_path,
+                                                                  lost):
+    settings = functools.partial(arguments, small_config, records, tmp_path,
+                                 save_checkpoints_steps=20)
+    machines = start_machines(2, *settings(num_train_steps=50000, num_warmup_steps=50))
+    for line in machines[0].stdout:
+        if b"step 45/50000" in line:
+            machines[lost].kill()
+            break
+    codes, outputs = finish(machines)
+    assert codes[lost] == -signal.SIGKILL and codes[1 - lost] == 1, outputs
+    last = outputs[1 - lost].splitlines()[-1]
+    assert re.search(r"error: machine %d \(127.*\) is lost, .* checkpoint is .*model.ckpt-\d+0;" %
+                     lost, last), outputs[1 - lost]
+    assert "Traceback" not in outputs[1 - lost]
+    step = int(weights_of(tmp_path)["global_step"])
+    codes, outputs = finish(start_machines(2, *settings(num_train_steps=step + 2)))
+    assert codes == [0, 0] and weights_of(tmp_path)["global_step"] == step + 2, outputs
+
+
+def test_a_machine_that_never_comes_up_is_named(small_config, records, tmp_path):
+    codes, (output,) = finish(start_machines(1, *arguments(small_config, records, tmp_path),
+                                             missing=1, seconds=12))
+    assert codes == [1] and "Traceback" not in output, output
+    assert re.search(r"waiting for machine 1 \(127.0.0.1:\d+\): 1\d of 12 seconds", output)
+    assert re.search(r"error: machine 1 \(.*\) did not come up within 12 seconds", output)
+
+
 def test_place_in_cluster():
     cluster = {"chief": ["a:1"], "worker": ["b:1", "c:1"]}
 
     def place(**value):
         return devices.place_in_cluster(json.dumps(value))
 
-    assert devices.place_in_cluster("") == devices.place_in_cluster("{}") == (0, 1)
-    assert place(cluster=cluster, task={"type": "chief", "index": 0}) == (0, 3)
-    assert place(cluster=cluster, task={"type": "worker", "index": 1}) == (2, 3)
+    assert devices.place_in_cluster("") == devices.place_in_cluster("{}") == (0, [])
+    assert place(cluster=cluster, task={"type": "chief", "index": 0}) == (0, ["a:1", "b:1", "c:1"])
+    assert place(cluster=cluster, task={"type": "worker", "index": 1}) == (2, ["a:1", "b:1", "c:1"])
     for words, text in [("not of the form", "{"), ("not of the form", json.dumps(dict(
             cluster=cluster))), ("not of the form", "[]")] + [
                 ("not of the form", json.dumps(dict(cluster={"worker": hosts}, task={
@@ -188,7 +221,7 @@ def test_settings_that_cannot_work_fail_before_the_work(small_config, records, t
 
 def test_the_first_lines_name_the_devices(caplog):
     caplog.set_level("INFO")
-    devices.log_devices(devices.Devices(None, ["/gpu:0", "/gpu:1"], 3, 1))
+    devices.log_devices(devices.Devices(None, ["/gpu:0", "/gpu:1"], 3, 1, []))
     assert "on 3 machines with 2 x GPU, this is machine 1 of 0-2" in caplog.text
     devices.log_devices(devices.choose())
     assert re.search(r"TensorFlow [12]\.\d+\.\d+, Python 3\S+, on 1 x CPU \(\d+ cores\)",

@@ -16,6 +16,7 @@ import modeling
 import run_pretraining
 from cli import UserError
 from pretraining import step
+from training import estimator
 from weights import checkpoints
 
 arguments = functools.partial(pretraining_arguments, log_every_steps=2, learning_rate=0.000156)
@@ -104,10 +105,16 @@ BAD_RUNS = [
     (dict(learning_rate="nan"), "--learning_rate is nan, must be above 0 and finite"),
     (dict(learning_rate="inf"), "--learning_rate is inf"),
     (dict(bert_config_file=os.path.dirname(__file__)), "no file '.*tests': .*Is a directory"),
+    (dict(num_train_steps=10 ** 20), "--num_train_steps is 10{20}, must be at most"),
+    (dict(random_seed=10 ** 20), "--random_seed is 10{20}, must be at most"),
+    (dict(keep_checkpoint_max=10 ** 20), "--keep_checkpoint_max is 10{20}, must be at most"),
+    (dict(train_batch_size=10 ** 9), "--train_batch_size is 10{9}, must be at most 1048576"),
+    (dict(num_devices=10 ** 5), "--num_devices is 100000"),
+    (dict(output_dir="/tmp/[1]*"), "--output_dir is '.*': TensorFlow takes .* for a pattern"),
     (dict(use_tpu=True), "--use_tpu needs --tpu_name"),
     (dict(use_tpu=True, tpu_name="x", num_tpu_cores=0), "--num_tpu_cores is 0, must be at least 1"),
     (dict(use_tpu=True, master="x", train_batch_size=12), "--train_batch_size is 12.*cores=8"),
-    (dict(use_tpu=True, master="x", eval_batch_size=9), "--eval_batch_size is 9.*cores=8"),
+    (dict(use_tpu=True, master="x", do_eval=True, eval_batch_size=9), "--eval_batch_size is 9.*=8"),
 ]
 
 
@@ -201,3 +208,102 @@ def test_what_is_left_out_fits_the_batch_and_the_folder(toy_config, records, tmp
     assert "knowing how frequent each token is" in first
     again = run("optimizer", num_train_steps=4, num_warmup_steps=1, learning_rate=0.001)
     assert "training from step 2 to 4" in again  # with AdamW, whose moments the folder holds
+
+
+def test_a_checkpoint_of_the_folder_that_is_named_is_evaluated(toy_config, records, tmp_path,
+                                                              caplog):
+    run_script(run_pretraining, *arguments(toy_config, records, tmp_path, "--do_train",
+                                           save_checkpoints_steps=2))
+    for name, wanted in (("model.ckpt-2", 2), ("model.ckpt-2.index", 2), ("model.ckpt-4", 4)):
+        run_script(run_pretraining, *arguments(toy_config, records, tmp_path, "--do_eval",
+                                               init_checkpoint=str(tmp_path / name)))
+        assert results_of(tmp_path)["global_step"] == wanted
+    caplog.clear()
+    run_script(run_pretraining, *arguments(toy_config, records, tmp_path, "--do_eval",
+                                           init_checkpoint="/none/model.ckpt"))
+    assert results_of(tmp_path)["global_step"] == 4
+    assert "--init_checkpoint=/none/model.ckpt is not used: --output_dir holds " in caplog.text
+    with pytest.raises(UserError, match="no checkpoint '.*model.ckpt-3'"):
+        run_script(run_pretraining, *arguments(
+            toy_config, records, tmp_path, "--do_eval",
+            init_checkpoint=str(tmp_path / "model.ckpt-3")))
+    caplog.clear()
+    run_script(run_pretraining, *arguments(toy_config, records, tmp_path, "--do_train",
+                                           init_checkpoint="/none/model.ckpt", num_train_steps=6))
+    assert "/none/model.ckpt is not used" in caplog.text and "from step 4 to 6" in caplog.text
+
+
+def test_an_evaluation_checks_only_what_it_uses_and_names_the_rest(toy_config, records, tmp_path,
+                                                                  caplog):
+    run_script(run_pretraining, *arguments(toy_config, records, tmp_path, "--do_train"))
+    settings = [setting for setting in arguments(
+        toy_config, "/none/x.tfrecord", tmp_path, "--do_eval", eval_input_file=records,
+        num_devices=3, learning_rate="nan", micro_batch_size=5, tpu_zone="x")]
+    caplog.clear()
+    run_script(run_pretraining, *settings)
+    assert results_of(tmp_path)["global_step"] == 4
+    line, = re.findall("not used, as nothing is trained: (.*)", caplog.text)
+    assert {"--num_devices", "--learning_rate", "--micro_batch_size"} <= set(line.split(", "))
+    assert "not used, as --use_tpu is not set: --tpu_zone\n" in caplog.text
+    assert "not used, as --eval_input_file is evaluated: --input_file\n" in caplog.text
+    run_script(run_pretraining, *[setting for setting in settings if "--input_file" not in setting])
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing in the code catches it."""
+
+
+@pytest.mark.parametrize("stop, at_end", [(2, []), (4, []), (4, ["--do_eval"])], ids=str)
+def test_a_checkpoint_whose_evaluation_was_killed_is_evaluated(toy_config, records, tmp_path,
+                                                               monkeypatch, capsys, stop, at_end):
+    settings = arguments(toy_config, records, tmp_path, "--do_train", *at_end,
+                         save_checkpoints_steps=2, eval_every_checkpoints=1)
+    keep = estimator.keep_lowest_loss
+
+    def killed(results, folder):
+        if results["global_step"] == stop:
+            raise Killed()
+        keep(results, folder)
+
+    monkeypatch.setattr(estimator, "keep_lowest_loss", killed)
+    with pytest.raises(Killed):
+        run_script(run_pretraining, *settings)
+    monkeypatch.setattr(estimator, "keep_lowest_loss", keep)
+    capsys.readouterr()
+    run_script(run_pretraining, *settings)
+    shown = capsys.readouterr().out
+    assert [int(step) for step in re.findall(r"global_step = (\d+)", shown)] == list(
+        range(stop, 5, 2))
+    assert checkpoints.newest_checkpoint(str(tmp_path / checkpoints.BEST))
+    run_script(run_pretraining, *settings)
+    assert capsys.readouterr().out.count("global_step") == len(at_end)
+
+
+def test_a_folder_of_a_model_of_the_same_shapes_is_refused(toy_config, records, tmp_path, caplog):
+    with open(toy_config, encoding="utf-8") as stream:
+        config = json.load(stream)
+
+    def attempt(job, **changes):
+        path = write_text(tmp_path / "changed.json", json.dumps(dict(config, **changes)))
+        run_script(run_pretraining, *arguments(path, records, tmp_path / "out", job,
+                                               num_train_steps=6, train_batch_size=4))
+
+    run_script(run_pretraining, *arguments(toy_config, records, tmp_path / "out", "--do_train"))
+    for job in ("--do_train", "--do_eval"):
+        for key, value in (("num_hidden_layers", 3), ("num_attention_heads", 2),
+                           ("hidden_act", "relu"), ("ln_type", "preln")):
+            with pytest.raises(UserError, match="holds a model whose {} is .* it is {!r}".format(
+                    key, value)):
+                attempt(job, **{key: value})
+    caplog.clear()
+    attempt("--do_train", hidden_dropout_prob=0.1)
+    assert "hidden_dropout_prob is 0.1 now, 0.0 before" in caplog.text
+    assert "--train_batch_size is 4 now, 8 before" in caplog.text
+    assert "--num_train_steps is 6 now, 4 before" in caplog.text
+
+
+def test_all_checkpoints_are_kept(toy_config, records, tmp_path):
+    run_script(run_pretraining, *arguments(toy_config, records, tmp_path, "--do_train",
+                                           save_checkpoints_steps=1, num_train_steps=7,
+                                           keep_checkpoint_max=0))
+    assert len(glob.glob(str(tmp_path / "*.index"))) == 7 + 1  # and that of step 0

@@ -6,7 +6,6 @@ lines and TensorBoard scalars while training; eval_results.txt after an evaluati
 
 import collections
 import functools
-import json
 import os
 
 import tensorflow.compat.v1 as tf
@@ -14,7 +13,7 @@ from tensorflow.compat.v2 import summary
 
 import devices
 import optimization
-from training import hooks
+from training import hooks, machines
 from weights import checkpoints
 
 EVAL_RESULTS = "eval_results.txt"
@@ -64,9 +63,12 @@ def fit(estimator, input_fn, max_steps, chosen=devices.ALONE):
     """
     with TERMINATION.awaited():
         if chosen.workers > 1:
-            tf.estimator.train_and_evaluate(
-                estimator, tf.estimator.TrainSpec(input_fn, max_steps=max_steps),
-                tf.estimator.EvalSpec(input_fn, steps=1))  # evaluates nothing without an evaluator
+            watch = machines.Watch(chosen.hosts, chosen.worker, estimator.model_dir, max_steps,
+                                   TERMINATION)
+            with watch.kept():
+                tf.estimator.train_and_evaluate(
+                    estimator, tf.estimator.TrainSpec(input_fn, max_steps, hooks=[watch]),
+                    tf.estimator.EvalSpec(input_fn, steps=1))  # evaluates nothing
         else:
             estimator.train(input_fn, max_steps=max_steps)
 
@@ -200,29 +202,22 @@ def write_results(results, folder):
     return text
 
 
+def read_results(folder):
+    """{name: value} of the last evaluation that was written there, {} where there was none."""
+    path = os.path.join(folder, EVAL_RESULTS)
+    if not tf.io.gfile.exists(path):
+        return {}
+    with tf.io.gfile.GFile(path, "r") as stream:
+        return {name: float(value) for name, _, value in
+                (line.strip().partition(" = ") for line in stream)}
+
+
 def keep_lowest_loss(results, output_dir):
     """Copies the checkpoint that gave `results` to best/ if no earlier one had a lower loss."""
     folder = os.path.join(output_dir, checkpoints.BEST)
-    former = os.path.join(folder, EVAL_RESULTS)
-    if tf.io.gfile.exists(former):
-        with tf.io.gfile.GFile(former, "r") as stream:
-            losses = [line.split(" = ")[1] for line in stream if line.startswith("loss = ")]
-        if losses and float(losses[0]) <= results["loss"]:
-            return
+    if read_results(folder).get("loss", float("inf")) <= results["loss"]:
+        return
     checkpoints.copy_newest(output_dir, folder)
     write_results(results, folder)
     tf.logging.info("step %d has the lowest loss so far, %.4g: kept in %s",
                     results["global_step"], results["loss"], folder)
-
-
-def write_settings(output_dir, config, settings):
-    """Keeps a run's config and flags beside its checkpoints, and as text for TensorBoard."""
-    writer = tf.summary.FileWriterCache.get(output_dir)
-    about = tf.SummaryMetadata(plugin_data=tf.SummaryMetadata.PluginData(plugin_name="text"))
-    for tag, text in (("albert_config", config.to_json()), ("flags", json.dumps(
-            vars(settings), indent=2, sort_keys=True) + "\n")):
-        checkpoints.write_whole(os.path.join(output_dir, tag + ".json"), text)
-        indented = "\n".join("    " + line for line in text.splitlines())  # code in Markdown
-        writer.add_summary(tf.Summary(value=[tf.Summary.Value(
-            tag=tag, metadata=about, tensor=tf.make_tensor_proto([indented], tf.string))]))
-    writer.flush()

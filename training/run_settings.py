@@ -6,11 +6,13 @@ model is; one line for a value that no run can be made with.
 
 import collections
 import functools
+import re
 
+import tensorflow.compat.v1 as tf
 from absl import flags
 
 import devices
-from cli import UserError, require_at_least
+from cli import MOST, UserError, require_within
 from training.precision import configure
 
 Training = collections.namedtuple(
@@ -28,7 +30,15 @@ Engine = collections.namedtuple(
 # precision: one of precision.PRECISIONS; tpu: Tpu, or None.
 
 Tpu = collections.namedtuple("Tpu", "name zone project master cores iterations batch_sizes")
-# batch_sizes: see there.
+# batch_sizes: {flag: value} for those of BATCH_SIZES that the script has.
+
+BATCH_SIZES = ("train_batch_size", "eval_batch_size", "predict_batch_size")
+MOST_SEQUENCES = 2 ** 20  # in a batch; the largest ever reported have some 65,000
+PATTERN_CHARACTERS = re.compile(r"[*?\[\]]")
+TRAINING_FLAGS = ("train_batch_size", "learning_rate", "save_checkpoints_steps",
+                  "keep_checkpoint_max", "log_every_steps", "random_seed")
+TPU_FLAGS = ("tpu_name", "tpu_zone", "gcp_project", "master", "num_tpu_cores",
+             "iterations_per_loop")
 
 
 def define_shared_flags(flag_values, max_seq_length, train_batch_size, learning_rate,
@@ -42,7 +52,8 @@ def define_shared_flags(flag_values, max_seq_length, train_batch_size, learning_
     string("output_dir", None,
            "Folder of the checkpoints; a run goes on from the newest one in it. Required.")
     string("init_checkpoint", None,
-           "Checkpoint to start from. Default: none, that is random weights.")
+           "Checkpoint to start from; output_dir's own goes before it, unless it is one of those "
+           "and is to be evaluated. Default: none, that is random weights.")
     boolean("do_train", False, "Train. Off, so that nothing is trained by mistake.")
     boolean("do_eval", False, "Evaluate the newest checkpoint. Off for the same reason.")
     integer("max_seq_length", max_seq_length[0],
@@ -57,7 +68,7 @@ def define_shared_flags(flag_values, max_seq_length, train_batch_size, learning_
     integer("save_checkpoints_steps", save_checkpoints_steps[0],
             "Steps between checkpoints. Default: {}.".format(save_checkpoints_steps[1]))
     integer("keep_checkpoint_max", 5,
-            "Newest checkpoints that are kept. Default: TensorFlow's.")
+            "Newest checkpoints that are kept, 0 for all. Default: TensorFlow's.")
     integer("log_every_steps", 20,
             "Steps between log lines. Default: some seconds' work for a small model.")
     integer("iterations_per_loop", 1000,
@@ -77,36 +88,51 @@ def define_shared_flags(flag_values, max_seq_length, train_batch_size, learning_
     integer("num_tpu_cores", 8, "Cores of the TPU. Default: those of one board.")
 
 
-def check_shared_settings(settings):
-    """Raises UserError for the first shared flag that no run can be made with."""
-    require_at_least(settings, 1, "max_seq_length", "train_batch_size", "eval_batch_size",
-                     "keep_checkpoint_max", "save_checkpoints_steps", "log_every_steps",
-                     "iterations_per_loop")
-    if not 0 < settings.learning_rate < float("inf"):
-        raise UserError("--learning_rate is {}, must be above 0 and finite".format(
-            settings.learning_rate))
+def check_shared_settings(settings, used_batch_sizes=BATCH_SIZES):
+    """Raises UserError for the first shared flag that the job uses and cannot be done with.
+
+    used_batch_sizes: those of BATCH_SIZES that the job uses.
+    """
+    if PATTERN_CHARACTERS.search(settings.output_dir):
+        raise UserError("--output_dir is {!r}: TensorFlow takes *, ?, [ and ] for a pattern and "
+                        "would not find its checkpoints again".format(settings.output_dir))
+    require_within(settings, 1, MOST, "max_seq_length")
+    require_within(settings, -MOST, MOST, "random_seed")
+    sizes = [name for name in used_batch_sizes if hasattr(settings, name)]
+    require_within(settings, 1, MOST_SEQUENCES, *sizes)
+    if settings.do_train:
+        require_within(settings, 1, MOST, "save_checkpoints_steps", "log_every_steps")
+        require_within(settings, 0, MOST, "keep_checkpoint_max")
+        if not 0 < settings.learning_rate < float("inf"):
+            raise UserError("--learning_rate is {}, must be above 0 and finite".format(
+                settings.learning_rate))
     if not settings.use_tpu:
         return
     if not (settings.tpu_name or settings.master):
         raise UserError("--use_tpu needs --tpu_name or --master")
-    require_at_least(settings, 1, "num_tpu_cores")
-    for name, size in batch_sizes(settings).items():
+    require_within(settings, 1, MOST, "num_tpu_cores", "iterations_per_loop")
+    for name in sizes:
+        size = getattr(settings, name)
         if size % settings.num_tpu_cores:
             raise UserError("--{} is {}: --num_tpu_cores={} cannot share that evenly".format(
                 name, size, settings.num_tpu_cores))
 
 
-def batch_sizes(settings):
-    """{flag: value} for training, evaluation and, where the script has it, prediction."""
-    return {name: value for name, value in vars(settings).items()
-            if name in ("train_batch_size", "eval_batch_size", "predict_batch_size")}
+def say_unused(given, unused):
+    """Logs which of the given flags the job does not use; unused: {why: names}."""
+    for why, names in unused.items():
+        found = ["--" + name for name in names if name in given]
+        if found:
+            tf.logging.info("not used, as %s: %s", why, ", ".join(found))
 
 
 def engine_of(settings, plan=None, chosen=devices.ALONE, precision="fp32", xla=False):
     """The Engine that the shared flags ask for; for its fields see there."""
+    batch_sizes = {name: value + -value % settings.num_tpu_cores  # uneven are unused ones only
+                   for name, value in vars(settings).items() if name in BATCH_SIZES}
     tpu = Tpu(settings.tpu_name, settings.tpu_zone, settings.gcp_project, settings.master,
               settings.num_tpu_cores, settings.iterations_per_loop,
-              batch_sizes(settings)) if settings.use_tpu else None
+              batch_sizes) if settings.use_tpu else None
     session_config = configure(devices.session_config(chosen, settings.deterministic), precision,
                                xla, settings.use_tpu)
     return Engine(

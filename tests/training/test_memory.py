@@ -100,7 +100,7 @@ def test_container_limit_counts(tmp_path):
     assert whole > 2 ** 20
     assert host_memory([unlimited, str(tmp_path / "none")]) == whole
     assert host_memory([unlimited, limited]) == 2 ** 20
-    shared = devices.Devices(None, ["/cpu:0", "/cpu:1"], 1, 0)
+    shared = devices.Devices(None, ["/cpu:0", "/cpu:1"], 1, 0, [])
     assert device_memory(shared, None) == host_memory() // 2
 
 
@@ -108,7 +108,7 @@ def test_smallest_gpu_decides(monkeypatch):
     found = [types.SimpleNamespace(device_type=kind, memory_limit=limit)
              for kind, limit in (("CPU", 1), ("GPU", 30), ("GPU", 20))]
     monkeypatch.setattr(device_lib, "list_local_devices", lambda config: found)
-    chosen = devices.Devices(None, ["/gpu:0", "/gpu:1"], 1, 0)
+    chosen = devices.Devices(None, ["/gpu:0", "/gpu:1"], 1, 0, [])
     assert device_memory(chosen, tf.ConfigProto()) == 20
 
 
