@@ -21,6 +21,12 @@ from absl import logging as absl_logging
 OF_TENSORFLOW = re.compile(r"[/\\]tensorflow(_core|_estimator)?[/\\]")
 KEPT = ("Saving checkpoints", "Restoring parameters")
 EXIT_CODE_OF_CTRL_C = 130
+HINTS = {  # flags of kindred scripts
+    "albert_config_file": "give the config as --bert_config_file",
+    "export_dir": "--do_export writes saved_model/ into --output_dir",
+    "spm_model_file": "this model reads WordPiece, give its vocabulary as --vocab_file",
+    "gpu": "every GPU that CUDA_VISIBLE_DEVICES leaves is taken, --num_devices takes fewer",
+    "gpus": "--num_devices says how many GPUs are taken"}
 LOCK = ".lock"  # in a folder that a process writes
 MOST = 2 ** 31 - 1  # of a whole number; more is nowhere meant, and no tensor of int32 holds it
 
@@ -42,7 +48,31 @@ def run(main, define_flags):
     logging.getLogger("tensorflow").handlers.clear()  # absl's handler writes each line already
     absl_logging.get_absl_handler().setFormatter(
         logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S"))
-    app.run(lambda arguments: _guarded(main, arguments))
+    try:
+        app.run(lambda arguments: _guarded(main, arguments),
+                understood(sys.argv, flags.FLAGS))
+    except UserError as error:
+        end_at_once(error)
+
+
+def understood(arguments, flag_values):
+    """The arguments with `--flag True` of a switch as --flag=True.
+
+    Raises:
+      UserError: a flag of a kindred script, with a hint at what serves here.
+    """
+    joined = []
+    for argument in arguments:
+        former = joined[-1].lstrip("-") if joined and joined[-1].startswith("-") else ""
+        name = argument.lstrip("-").partition("=")[0]
+        if former in flag_values and flag_values[former].boolean and (
+                argument.lower() in ("true", "false")):
+            joined[-1] += "=" + argument
+            continue
+        if argument.startswith("-") and name in HINTS and name not in flag_values:
+            raise UserError("there is no --{}: {}".format(name, HINTS[name]))
+        joined.append(argument)
+    return joined
 
 
 def is_for_users(record):

@@ -1,0 +1,69 @@
+"""How every script starts: what is understood of a command line, and who may write a folder."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+from helpers.toys import ROOT
+
+import cli
+
+
+def values():
+    found = flags.FlagValues()
+    flags.DEFINE_bool("do_train", False, "", flag_values=found)
+    flags.DEFINE_string("master", None, "", flag_values=found)
+    return found
+
+
+@pytest.mark.parametrize("arguments, trains", [
+    (["--do_train", "True"], True), (["-do_train"], True), (["-do_train", "false"], False),
+    (["--do_train", "--master", "True"], True), (["--do_train=True"], True)], ids=str)
+def test_switches_are_understood_as_people_write_them(arguments, trains):
+    found = values()
+    assert found(cli.understood(["x.py"] + arguments, found)) == ["x.py"]
+    assert found.do_train == trains
+    assert found.master == ("True" if "--master" in arguments else None)
+
+
+@pytest.mark.parametrize("flag, hint", [
+    ("--export_dir=x", "--do_export"), ("--albert_config_file=x", "--bert_config_file"),
+    ("-spm_model_file", "--vocab_file"), ("--gpu=0", "CUDA_VISIBLE_DEVICES")])
+def test_flags_of_kindred_scripts_lead_to_the_right_one(flag, hint):
+    with pytest.raises(cli.UserError, match="there is no --.*" + hint):
+        cli.understood(["x.py", flag, "1"], values())
+    finished = subprocess.run([sys.executable, os.path.join(ROOT, "create_pretraining_data.py"),
+                               flag], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert finished.returncode == 1
+    assert finished.stderr.decode("utf-8").startswith("create_pretraining_data.py: error: there")
+
+
+HOLD = """
+import sys, time
+sys.path.insert(0, {root!r})
+import cli
+with cli.sole_writer({folder!r}, "output_dir"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_folder_has_one_writer_until_that_is_killed(tmp_path):
+    holder = subprocess.Popen([sys.executable, "-c", HOLD.format(root=ROOT, folder=str(tmp_path))],
+                              stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(cli.UserError, match="--output_dir .* by another run, process %d on \\S"
+                           % holder.pid):
+            with cli.sole_writer(str(tmp_path), "output_dir"):
+                pass
+    finally:
+        holder.kill()
+        holder.wait()
+    for _ in range(2):
+        with cli.sole_writer(str(tmp_path), "output_dir"):
+            pass
+    with cli.sole_writer("gs://bucket/folder", "output_dir"):
+        pass
