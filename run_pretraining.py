@@ -24,6 +24,7 @@ from training import (
     failures,
     former_run,
     host_allocator,
+    machines,
     memory,
     micro_batches,
     precision,
@@ -140,7 +141,8 @@ def model_function(config, engine, training, unigram_loss=None):
 
 def with_fitting_values(settings, config):
     """The settings with values for --optimizer, --learning_rate and --num_warmup_steps left out."""
-    cli.require_at_least(settings, 1, "train_batch_size", "max_seq_length", "num_train_steps")
+    cli.require_within(settings, 1, run_settings.MOST_SEQUENCES, "train_batch_size")
+    cli.require_within(settings, 1, cli.MOST, "max_seq_length", "num_train_steps")
     chosen = types.SimpleNamespace(**vars(settings))
     batch, length = settings.train_batch_size, settings.max_seq_length
     if chosen.num_warmup_steps is None:
@@ -153,7 +155,7 @@ def with_fitting_values(settings, config):
     if chosen.learning_rate is None:
         chosen.learning_rate = optimization.fitting_rate(
             chosen.optimizer, batch, length, config.hidden_size)
-    if settings.do_train and None in (settings.optimizer, settings.learning_rate):
+    if None in (settings.optimizer, settings.learning_rate):
         tf.logging.info(
             "optimizer %s, learning rate %.3g, %d warm-up steps: what was left out is chosen for "
             "steps of %d tokens (%d x %d) and hidden size %d", chosen.optimizer,
@@ -207,7 +209,7 @@ def unused_flags(settings):
     if not settings.do_train:
         unused["nothing is trained"] = run_settings.TRAINING_FLAGS + (
             "num_train_steps", "num_warmup_steps", "num_devices", "eval_every_checkpoints",
-            "micro_batch_size", "recompute", "optimizer")
+            "micro_batch_size", "recompute", "optimizer", "bias_correction")
         if settings.eval_input_file:
             unused["--eval_input_file is evaluated"] = ("input_file",)
     if not evaluates(settings):
@@ -296,8 +298,11 @@ def training_of(settings, config, engine, rows):
 def prepare_job(settings):
     """The Job that the flags ask for; raises UserError for what does not fit together."""
     config = modeling.AlbertConfig.from_json_file(settings.bert_config_file)
-    settings = with_fitting_values(settings, config)
+    if settings.do_train:
+        settings = with_fitting_values(settings, config)
     check_settings(settings, config)
+    if settings.use_tpu:
+        machines.await_tpu(settings.tpu_name or settings.master)
     chosen = devices.choose(settings.num_devices, alone=not settings.do_train)
     devices.log_devices(chosen, settings.use_tpu, settings.num_tpu_cores)
     rows = settings.train_batch_size // settings.num_tpu_cores

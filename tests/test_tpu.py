@@ -1,5 +1,7 @@
 """The graphs of a TPU with eight cores, as its Estimator builds them; there is none to run them."""
 
+import socket
+
 import pytest
 import tensorflow.compat.v1 as tf
 from helpers.toy_models import toy_model
@@ -9,7 +11,7 @@ from tensorflow_estimator.python.estimator.tpu import tpu_context
 import cli
 import run_pretraining
 from pretraining import reader
-from training import estimator, hooks, run_settings
+from training import estimator, hooks, machines, run_settings
 from weights import checkpoints
 
 CORES = 8
@@ -67,6 +69,23 @@ def test_the_training_graph(eight_cores, source, tmp_path, monkeypatch, more):
     trainer.train(run_pretraining.training_input(engine, source, 32), max_steps=4)
     assert started == [PLAN]
     assert [type(hook) for hook in seen[0].training_hooks].count(hooks.LoopHook) == 1
+
+
+def test_a_tpu_that_does_not_answer_is_named(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(machines, "TPU_SECONDS", 0.2)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        address = "grpc://127.0.0.1:%d" % listening.getsockname()[1]
+        with pytest.raises(cli.UserError, match="the TPU at %s does not answer" % address):
+            machines.await_tpu(address)
+        assert "waiting for the TPU at " + address in caplog.text
+        listening.listen(1)
+        machines.await_tpu(address)
+    machines.await_tpu("a-name")
+    tpu = run_settings.Tpu("a-name", None, None, None, CORES, 1, {})
+    with pytest.raises(cli.UserError, match="--tpu_name 'a-name' cannot be looked up: .*grpc://"):
+        estimator.tpu_estimator(None, tpu, {})
 
 
 def test_the_evaluation_graph(eight_cores, source, tmp_path, monkeypatch):

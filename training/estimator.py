@@ -13,7 +13,8 @@ from tensorflow.compat.v2 import summary
 
 import devices
 import optimization
-from training import hooks, machines
+from cli import UserError
+from training import failures, hooks, machines
 from weights import checkpoints
 
 EVAL_RESULTS = "eval_results.txt"
@@ -47,8 +48,12 @@ def make_estimator(model_fn, engine):
 
 def tpu_estimator(model_fn, tpu, shared):
     """The TPUEstimator on a run_settings.Tpu; shared: what both kinds of RunConfig take."""
-    cluster = tpu.name and tf.distribute.cluster_resolver.TPUClusterResolver(
-        tpu.name, zone=tpu.zone, project=tpu.project)
+    try:
+        cluster = tpu.name and tf.distribute.cluster_resolver.TPUClusterResolver(
+            tpu.name, zone=tpu.zone, project=tpu.project)
+    except (ImportError, OSError, RuntimeError, ValueError) as error:
+        raise UserError("--tpu_name {!r} cannot be looked up: {}; its grpc:// address needs no "
+                        "looking up".format(tpu.name, failures.first_line(error))) from None
     config = tf.estimator.tpu.RunConfig(
         cluster=cluster, master=tpu.master, tpu_config=tf.estimator.tpu.TPUConfig(
             iterations_per_loop=tpu.iterations, num_shards=tpu.cores), **shared)

@@ -33,7 +33,7 @@ def write_settings(output_dir, config, settings):
     writer.flush()
 
 
-def read_json(output_dir, name):
+def kept_mapping(output_dir, name):
     """The mapping in a file that an earlier run wrote, {} where there is none."""
     path = os.path.join(output_dir, name)
     if not tf.io.gfile.exists(path):
@@ -51,7 +51,7 @@ def require_same_model(output_dir, config):
 
     Keys that change the training alone are logged. Shapes are for checkpoints.check_resume.
     """
-    stored = read_json(output_dir, CONFIG)
+    stored = kept_mapping(output_dir, CONFIG)
     if not stored or not checkpoints.newest_checkpoint(output_dir):
         return
     for key, value in sorted(json.loads(config.to_json()).items()):
@@ -69,12 +69,12 @@ def require_same_model(output_dir, config):
 
 def say_changed_flags(output_dir, settings):
     """Logs which flags of a training that goes on are not those it was begun with."""
-    former = read_json(output_dir, FLAGS_GIVEN)
+    former = kept_mapping(output_dir, FLAGS_GIVEN)
     if not checkpoints.newest_checkpoint(output_dir):
         return
     for name in TOLD_FLAGS:
         value = getattr(settings, name, None)
-        if name in former and former[name] != value:
+        if None not in (former.get(name), value) and former[name] != value:
             tf.logging.warning("--%s is %s now, %s before: the training goes on with it", name,
                                value, former[name])
 

@@ -1,7 +1,7 @@
 """Several machines in one training: waits until all are up, and ends when one is lost.
 
-In: the machines' addresses of TF_CONFIG.  Out: log lines while one is awaited; where one does not
-come or is lost, one line and the end of this process, as TensorFlow would wait for it for ever.
+In: the addresses of TF_CONFIG, or a TPU's.  Out: log lines while one is awaited; where one does not
+come or is lost, one line and the end, as TensorFlow would wait for it for ever.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import time
 
 import tensorflow.compat.v1 as tf
 
-from cli import end_at_once
+from cli import UserError, end_at_once
 from weights.checkpoints import newest_checkpoint
 
 POLL_SECONDS = 1.0
@@ -19,6 +19,7 @@ COMING_SECONDS = 600.0  # a machine may look at all its records first
 REFUSED_SECONDS = 5.0  # its system says that nobody listens: the process has ended
 SILENT_SECONDS = 30.0  # nothing comes back at all
 SAID_SECONDS = 10.0
+TPU_SECONDS = 60.0
 
 
 class Watch(tf.train.SessionRunHook):
@@ -96,5 +97,22 @@ def answer_of(host, seconds=POLL_SECONDS):
         return "up"
     except ConnectionRefusedError:
         return "refused"
-    except OSError:
+    except (OSError, ValueError):
         return "silent"
+
+
+def await_tpu(address):
+    """Waits until a TPU answers at a grpc:// address; a name is for TensorFlow to look up.
+
+    Raises:
+      UserError: it does not within a minute.
+    """
+    started = time.time()
+    while address.startswith("grpc://") and answer_of(address[len("grpc://"):]) != "up":
+        waited = time.time() - started
+        if waited > TPU_SECONDS:
+            raise UserError("the TPU at {} does not answer; is it running, and reachable from this "
+                            "machine?".format(address))
+        tf.logging.info("waiting for the TPU at %s: %.0f of %.0f seconds", address, waited,
+                        TPU_SECONDS)
+        time.sleep(min(SAID_SECONDS, TPU_SECONDS))
