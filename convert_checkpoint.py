@@ -27,6 +27,7 @@ from fine_tuning import predictor
 from weights import checkpoints, formats, huggingface, layouts, verification
 
 CHECKPOINT_NAMES = {"google": "model.ckpt-best", "bert": "bert_model.ckpt"}  # else model.ckpt
+DEFAULT_LENGTH = 128  # of a classifier that does not say for how many tokens it is
 # Keys of Google's config files that say nothing here.
 CONSTANT_KEYS = {"net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0,
                  "down_scale_factor": 1}
@@ -47,6 +48,9 @@ def define_flags(flag_values):
     flags.DEFINE_bool("do_lower_case", None, "Whether the tokenizer lower-cases, for the Hugging "
                       "Face folder. Default: what the folder says, else True.",
                       flag_values=flag_values)
+    flags.DEFINE_multi_enum("drop_heads", [], sorted(formats.HEADS), "A head to leave out; may be "
+                            "given several times. Default: none, every head is kept.",
+                            flag_values=flag_values)
     flags.DEFINE_bool("verify", False, "Run both models on random input and print the largest "
                       "difference. Off: it takes the time to run them.", flag_values=flag_values)
 
@@ -55,13 +59,25 @@ def define_flags(flag_values):
 
 
 def read_vocabulary(folder, vocab_file, vocab_size):
-    """dict token -> id of the file named or of the one in the folder; None where there is none."""
+    """(tokens in the order of their ids, dict token -> id) of the file named or found in folder.
+
+    Returns:
+      (None, None) where there is no file. A token that stands twice keeps both ids, with a warning:
+      real models have such vocabularies.
+    """
     vocab_file = vocab_file or only_file(folder, "vocab*.txt", "vocab_file")
-    vocab = tokenization.load_vocab(vocab_file) if vocab_file else None
-    if vocab and len(vocab) > vocab_size:
+    if not vocab_file:
+        return None, None
+    tokens = tokenization.read_tokens(vocab_file)
+    ids = tokenization.load_vocab(vocab_file, repeats_allowed=True)
+    if len(tokens) > vocab_size:
         raise UserError("vocabulary {} has {} tokens, the config's vocab_size is {}".format(
-            vocab_file, len(vocab), vocab_size))
-    return vocab
+            vocab_file, len(tokens), vocab_size))
+    repeated = next((token for number, token in enumerate(tokens) if ids[token] != number), None)
+    if repeated is not None:
+        tf.logging.warning("vocabulary %s: %d lines repeat others, the first of them %r: each id "
+                           "is kept", vocab_file, len(tokens) - len(ids), repeated)
+    return tokens, ids
 
 
 def label_names(asked, said, count):
@@ -77,6 +93,21 @@ def label_names(asked, said, count):
         raise UserError("--labels: the classifier has {} labels, the names are {}".format(
             count, ", ".join(names)))
     return names
+
+
+def described(said, asked, labels, lower_case, config):
+    """What the folder of a classifier is to say of itself, None where nothing is known.
+
+    Args:
+      said: what the source says.  asked: value of --labels.  labels: names, or None.
+      lower_case: bool.  config: AlbertConfig.
+    """
+    if not labels or not (asked or said.get("labels")):
+        return None
+    unsaid = {"task_name": None, "columns": None, "data_dir": None, "pair": None,
+              "input_encoding": "utf-8",
+              "max_seq_length": min(DEFAULT_LENGTH, config.max_position_embeddings)}
+    return dict(unsaid, **dict(said, labels=labels, do_lower_case=lower_case, save_best=False))
 
 
 def only_file(folder, pattern, flag_name):
@@ -108,14 +139,14 @@ def checkpoint_and_config(path, folder, description, config_file):
     return prefix, modeling.AlbertConfig.from_json_file(config_file)
 
 
-def write_folder(folder, form, model, image, companions):
-    """Writes a folder in the format; it appears under its name only when it is whole."""
-    unfinished = folder + ".unfinished"
+def write_folder(folder, fill):
+    """Lets fill(path) fill a folder that appears under its name only when it is whole."""
+    unfinished = "{}.{}.unfinished".format(folder, os.getpid())
     if tf.io.gfile.exists(unfinished):
-        tf.io.gfile.rmtree(unfinished)
+        raise UserError("--to: {!r} is in the way".format(unfinished))
     tf.io.gfile.makedirs(unfinished)
     try:
-        write_files(unfinished, form, model, image, companions)
+        fill(unfinished)
     except BaseException:
         tf.io.gfile.rmtree(unfinished)
         raise
@@ -126,23 +157,29 @@ def write_folder(folder, form, model, image, companions):
 
 def write_files(folder, form, model, image, companions):
     """Writes the weights, the config and what goes along with them."""
-    vocab, labels, lower_case, description = companions
+    (tokens, ids), labels, lower_case, description = companions
     if form == "huggingface":
-        files = huggingface.folder_files(image, vocab, labels, lower_case)
+        files = huggingface.folder_files(image, ids, labels, lower_case)
     else:
         files = config_file_of(form, model.config)
         arrays = {image.names[name]: array for name, array in image.weights.items()}
         if form != "bert":
             arrays[formats.STEP] = model.step
+        arrays.update(kept_variables(model, form))
         checkpoints.write_checkpoint(folder, CHECKPOINT_NAMES.get(form, "model.ckpt"), arrays)
-    if vocab:
-        files[predictor.VOCABULARY] = "".join(token + "\n" for token in vocab)
-    if description and labels:
-        files[predictor.DESCRIPTION] = huggingface.json_text(
-            dict(description, labels=labels, save_best=False))
+    if tokens:
+        files[predictor.VOCABULARY] = "".join(token + "\n" for token in tokens)
+    if description:
+        files[predictor.DESCRIPTION] = huggingface.json_text(description)
     for name, content in files.items():
         with tf.io.gfile.GFile(os.path.join(folder, name), "wb") as stream:
             stream.write(content if isinstance(content, bytes) else content.encode("utf-8"))
+
+
+def kept_variables(model, form):
+    """What modeling.py has no place for and format "tf" keeps under its name: name -> array."""
+    return {name: array for name, array in model.left_over.items()
+            if form == "tf" and array.dtype.kind in "fiub"}
 
 
 def config_file_of(form, config):
@@ -167,59 +204,79 @@ def check_target(folder):
         raise UserError("--to {!r} is there already; name a new folder".format(folder))
 
 
-def conversion_report(model, image):
+def conversion_report(model, image, form):
     """The lines that say what became of every variable."""
     lines = ["mapped: {}".format(len(image.weights))]
     lines += ["  {} -> {} {}".format(image.sources[name], image.names[name],
                                      list(image.weights[name].shape))
               for name in sorted(image.weights)]
-    slots = [name for name in model.dropped if checkpoints.SLOT.search(name)]
-    for title, names in (("dropped, optimizer slots", slots),
-                         ("dropped, repeat others", sorted(set(model.dropped) - set(slots))),
-                         ("left over, no place for them", model.left_over),
-                         ("missing in the source", model.missing)):
-        lines.append("{}: {}{}".format(title, len(names), "".join(
-            "\n  " + name for name in sorted(names) if names is not slots)))
-    return "\n".join(lines)
+    kept = sorted(kept_variables(model, form))
+    lists = [("dropped, " + reason, names) for reason, names in model.dropped.items()]
+    lists += [("kept as they are, not used by modeling.py", kept)] if kept else []
+    lists += [("left over, no place for them", set(model.left_over) - set(kept)),
+              ("missing in the source", model.missing)]
+    return "\n".join(lines + ["{}: {}{}".format(title, len(names), "".join(
+        "\n  " + name for name in sorted(names) if "slots" not in title))
+        for title, names in lists])
 
 
-def main(flag_values):
-    """Reads, converts, writes, reports and verifies."""
-    tf.logging.set_verbosity(tf.logging.WARN)
-    cli.require_flags(flag_values, ["from", "to"])
-    source, target = [getattr(flag_values, name).rstrip("/") for name in ("from", "to")]
-    form, config_file = flag_values.format, flag_values.bert_config_file
-    check_target(target)
+def read_source(source, form, dropped_heads, config_file):
+    """(formats.Model, what the folder says of its use as a dict, format to write).
+
+    Args:
+      source, form, dropped_heads, config_file: values of --from, --format, --drop_heads and
+        --bert_config_file.
+    """
     folder = source if tf.io.gfile.isdir(source) else os.path.dirname(source)
     description = predictor.read_description(folder)
     if huggingface.is_folder(source):
         if config_file:
             raise UserError("--bert_config_file: a Hugging Face folder has its own config.json")
-        form = "albert_zh" if form == "tf" else form  # it has no names of TensorFlow's
-        model, said = formats.read_huggingface(source), huggingface.read_settings(source)
-    else:
-        model = formats.read_checkpoint(*checkpoint_and_config(
-            source, folder, description, config_file))
-        said = description or {}
-    vocab = read_vocabulary(folder, flag_values.vocab_file, model.config.vocab_size)
-    if vocab is None and form == "huggingface":
+        return (formats.read_huggingface(source, dropped_heads),
+                description or huggingface.read_settings(source),
+                "albert_zh" if form == "tf" else form)  # it has no names of TensorFlow's
+    prefix, config = checkpoint_and_config(source, folder, description, config_file)
+    return formats.read_checkpoint(prefix, config), description or {}, form
+
+
+def main(flag_values):
+    """Reads, converts, verifies, writes and reports."""
+    tf.logging.set_verbosity(tf.logging.WARN)
+    cli.require_flags(flag_values, ["from", "to"])
+    source, target = [getattr(flag_values, name).rstrip("/") for name in ("from", "to")]
+    check_target(target)
+    read, said, form = read_source(source, flag_values.format, flag_values.drop_heads,
+                                   flag_values.bert_config_file)
+    folder = source if tf.io.gfile.isdir(source) else os.path.dirname(source)
+    vocab = read_vocabulary(folder, flag_values.vocab_file, read.config.vocab_size)
+    if vocab == (None, None) and form == "huggingface":
         raise UserError("--vocab_file is required: a Hugging Face folder holds the vocabulary, and "
                         "there is none beside the checkpoint")
+    read = formats.without_heads(read, flag_values.drop_heads)
+    model = formats.shared_again(read, "--from {!r}".format(source))
     labels = label_names(flag_values.labels, said.get("labels"),
                          layouts.heads_of_weights(model.weights).labels)
     lower_case = next(value for value in (flag_values.do_lower_case, said.get("do_lower_case"),
                                           True) if value is not None)
+    description = described(said, flag_values.labels, labels, lower_case, model.config)
     image = formats.exact_image(model, form)
-    write_folder(target, form, model, image, (vocab, labels, lower_case, description))
-    print(conversion_report(model, image))
+    verified = []
+
+    def fill(path):
+        write_files(path, form, model, image, (vocab, labels, lower_case, description))
+        if flag_values.verify:
+            verified.append(verification.verify(
+                path, read, image, source if huggingface.is_folder(source) else None))
+
+    write_folder(target, fill)
+    print(conversion_report(model, image, form))
     if form == "bert" and model.config.hidden_act in ("gelu", "gelu_new"):
         print('hidden_act "gelu" in bert_config.json is the tanh form, as in Google\'s BERT code; '
               "for PyTorch, where it is another function, take --format=huggingface")
     print("wrote {}: {:,} bytes".format(target, sum(
         tf.io.gfile.stat(os.path.join(target, name)).length
         for name in tf.io.gfile.listdir(target))))
-    if flag_values.verify:
-        print(verification.verify(target, model, image))
+    print("\n".join(verified), end="\n" if verified else "")
 
 
 if __name__ == "__main__":

@@ -38,14 +38,14 @@ def printable_text(text):
     return convert_to_unicode(text)
 
 
-def load_vocab(path):
-    """OrderedDict token -> id (the line number from 0).
+def read_tokens(path):
+    """The tokens of a vocabulary file, a list in the order of their ids.
 
     A line ends at "\\n" alone: two tokens of the Chinese vocabulary are U+2028, which
     str.splitlines would take for a line end.
 
     Raises:
-      UserError: no such file, not UTF-8, a token twice, a special token missing.
+      UserError: no such file, not UTF-8, an empty line.
     """
     try:
         with io.open(path, encoding="utf-8", newline="\n") as stream:
@@ -57,15 +57,24 @@ def load_vocab(path):
             path, error.start)) from error
     while lines and not lines[-1].strip(" \t\r"):
         lines.pop()
+    tokens = [line.strip(" \t\r") for line in lines]
+    if "" in tokens:
+        raise cli.UserError("vocabulary {}: line {} is empty".format(path, tokens.index("") + 1))
+    return tokens
+
+
+def load_vocab(path, repeats_allowed=False):
+    """OrderedDict token -> id, the number of its line from 0; with repeats that of the first one.
+
+    Raises:
+      UserError: see read_tokens; a token twice, a special token missing.
+    """
     vocab = collections.OrderedDict()
-    for number, line in enumerate(lines):
-        token = line.strip(" \t\r")
-        if not token:
-            raise cli.UserError("vocabulary {}: line {} is empty".format(path, number + 1))
-        if token in vocab:
+    for number, token in enumerate(read_tokens(path)):
+        if token in vocab and not repeats_allowed:
             raise cli.UserError("vocabulary {}: token {!r} stands in line {} and again in line {}"
                                 .format(path, token, vocab[token] + 1, number + 1))
-        vocab[token] = number
+        vocab.setdefault(token, number)
     missing = [token for token in SPECIAL_TOKENS if token not in vocab]
     if missing:
         raise cli.UserError("vocabulary {}: {} missing among its {} tokens".format(

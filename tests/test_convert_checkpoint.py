@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import sys
 
 import numpy as np
 import pytest
@@ -254,8 +255,11 @@ def test_a_classifier_of_albert_zh_becomes_bert(tmp_path, toy_vocab):
         config = json.load(stream)
     assert config["architectures"] == ["BertForSequenceClassification"]
     assert config["id2label"]["2"] == "是" and "embedding_size" not in config
-    with pytest.raises(UserError, match="model_type is 'bert'"):
-        convert(folder, tmp_path / "back", "tf")
+    back = convert(folder, tmp_path / "back", "tf", "--verify")
+    assert predictor.read_description(back) == dict(predictor.read_description(source),
+                                                    save_best=False)
+    probabilities = [predictor.Predictor(path).predict(PAIRS) for path in (source, back)]
+    np.testing.assert_allclose(*probabilities, atol=1e-6)
 
 
 def edited(folder, target, config=(), drop=(), **tensors):
@@ -320,12 +324,12 @@ def test_bfloat16_and_damaged_files(tmp_path):
     with open(path, "wb") as stream:
         stream.write(len(header).to_bytes(8, "little") + header
                      + half.astype(np.uint16).tobytes())
-    np.testing.assert_allclose(huggingface.read_safetensors(path)["x"], [1.0, -2.5, 3e-5],
+    np.testing.assert_allclose(huggingface.read_tensors(path)["x"], [1.0, -2.5, 3e-5],
                                rtol=1e-2)
     with open(path, "ab") as stream:
         stream.write(b"x")
     with pytest.raises(UserError, match="is damaged"):
-        huggingface.read_safetensors(path)
+        huggingface.read_tensors(path)
 
 
 def test_verification_finds_a_wrong_weight(model_folder, tmp_path):
@@ -340,3 +344,209 @@ def test_verification_finds_a_wrong_weight(model_folder, tmp_path):
     checkpoints.write_checkpoint(target, "model.ckpt", wrong)
     with pytest.raises(UserError, match="the conversion is wrong"):
         verification.verify(target, model, image)
+
+
+# ---- the way back from plain BERT --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["bert", "huggingface"])
+def test_a_plain_bert_of_equal_layers_comes_back(model_folder, tmp_path, capsys, form):
+    source = model_folder("two")
+    bert = convert(source, tmp_path / "bert", form)
+    back = convert(bert, tmp_path / "back", "tf" if form == "huggingface" else "albert_zh",
+                   "--verify")
+    found, expected = arrays_of(back), weights_of(source)
+    config = modeling.AlbertConfig.from_json_file(os.path.join(back, "albert_config.json"))
+    assert (config.embedding_size, config.parameter_sharing) == (16, "all")
+    words = "bert/embeddings/word_embeddings"
+    np.testing.assert_allclose(found.pop(words) @ found.pop(words + "_2"),
+                               expected.pop(words) @ expected.pop(words + "_2"), atol=1e-6)
+    del found["global_step"]
+    assert_bit_equal(found, expected)
+    assert "dropped, repeat others: 16\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("form", ["bert", "huggingface"])
+def test_a_plain_bert_whose_layers_differ_is_refused(model_folder, tmp_path, form):
+    bert = convert(model_folder("none"), tmp_path / "bert", form)
+    with pytest.raises(UserError, match="bert' is a plain BERT, whose layers differ"):
+        convert(bert, tmp_path / "back", "albert_zh")
+    assert not os.path.exists(str(tmp_path / "back"))
+
+
+def test_a_table_of_full_rank_stays_as_it_is():
+    table = np.random.RandomState(1).normal(size=[50, 8]).astype(np.float32)
+    found, projection = formats.factorized(table)
+    np.testing.assert_array_equal(found, table)
+    np.testing.assert_array_equal(projection, np.eye(8))
+
+
+# ---- Hugging Face folders as they are found ----------------------------------------------------
+
+
+def rewritten(folder, target, tensors=None, **config):
+    """A copy of a folder's config.json, with other keys, beside other tensors where given."""
+    if tensors is None:
+        return edited(folder, target, config)
+    path = edited(folder, target, config)
+    save_file(tensors, os.path.join(path, "model.safetensors"))
+    return path
+
+
+def test_exactly_the_weights_that_belong_to_a_folder_are_read(model_folder, tmp_path):
+    source = model_folder("google")
+    folder = convert(source, tmp_path / "hf", "huggingface")
+    tensors = arrays_of(folder)
+    stale = {name: array + 1 for name, array in tensors.items()}
+    save_file(stale, os.path.join(folder, "model_old.safetensors"))
+    assert_bit_equal(weights_of(convert(folder, tmp_path / "one", "tf")), weights_of(source))
+    os.remove(os.path.join(folder, "model.safetensors"))
+    names = sorted(tensors)
+    shards = {"model-00001-of-00002.safetensors": names[:9], "other.safetensors": names[9:]}
+    for shard, members in shards.items():
+        save_file({name: tensors[name] for name in members}, os.path.join(folder, shard))
+    index = {"weight_map": {name: shard for shard, members in shards.items() for name in members}}
+    path = os.path.join(folder, "model.safetensors.index.json")
+    write_text(path, json.dumps(index))
+    assert_bit_equal(weights_of(convert(folder, tmp_path / "two", "tf")), weights_of(source))
+    os.remove(os.path.join(folder, "other.safetensors"))
+    with pytest.raises(UserError, match="index.json names the file 'other.safetensors', which is "
+                       "not in '.*hf'"):
+        convert(folder, tmp_path / "three", "tf")
+    for bad in ("{}", '{"weight_map": {"x": "../hf/model_old.safetensors"}}', "[]", "{"):
+        write_text(path, bad)
+        with pytest.raises(UserError, match="index.json"):
+            convert(folder, tmp_path / "three", "tf")
+    write_text(os.path.join(folder, "model.safetensors"),
+               "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12\n")
+    with pytest.raises(UserError, match="is a pointer of git-lfs .*git lfs pull"):
+        convert(folder, tmp_path / "three", "tf")
+
+
+@pytest.mark.parametrize("wrapper", ["module.", "model.", "model.module."])
+def test_wrapped_models_and_buffers_of_whole_numbers(model_folder, tmp_path, capsys, wrapper):
+    source = model_folder("google")
+    folder = convert(source, tmp_path / "hf", "huggingface")
+    tensors = {wrapper + name: array for name, array in arrays_of(folder).items()}
+    buffers = {"flags": np.zeros(2, np.bool_), "bytes": np.zeros(2, np.uint8),
+               "shorts": np.zeros(2, np.int16)}
+    wrapped = rewritten(folder, tmp_path / "wrapped", dict(tensors, **buffers))
+    assert_bit_equal(weights_of(convert(wrapped, tmp_path / "out", "tf")), weights_of(source))
+    assert "no place for them: 3\n  bytes\n  flags\n  shorts\n" in capsys.readouterr().out
+    name = wrapper + "albert.pooler.weight"
+    quantized = rewritten(folder, tmp_path / "quantized", dict(
+        tensors, **{name: tensors[name].astype(np.int8)}))
+    with pytest.raises(UserError, match="tensor albert.pooler.weight holds int8"):
+        convert(quantized, tmp_path / "none", "tf")
+
+
+def test_without_transformers_a_foreign_source_counts_as_not_checked(
+        model_folder, tmp_path, capsys, monkeypatch):
+    folder = convert(model_folder("google"), tmp_path / "hf", "huggingface")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    convert(folder, tmp_path / "out", "tf", "--verify")
+    out = capsys.readouterr().out
+    assert "run by modeling.py: largest difference 0 (" in out
+    assert ("; not checked: that the source was read rightly, as PyTorch or transformers is not "
+            "installed") in out
+
+
+def test_a_missing_tensor_is_no_plain_bert(model_folder, tmp_path):
+    folder = convert(model_folder("google"), tmp_path / "hf", "huggingface")
+    torn = edited(folder, tmp_path / "torn", drop=[
+        "albert.encoder.embedding_hidden_mapping_in.weight"])
+    with pytest.raises(UserError, match="it has no bert/encoder/embedding_hidden_mapping_in/kern"):
+        convert(torn, tmp_path / "x", "tf")
+    empty = rewritten(folder, tmp_path / "empty", {"x": np.zeros(1, np.float32)})
+    with pytest.raises(UserError, match="its own first variables are none at all"):
+        convert(empty, tmp_path / "x", "tf")
+
+
+def test_labels_of_hugging_face_arrive_in_their_order(tmp_path, toy_vocab):
+    folder = convert(classifier_folder(tmp_path, toy_vocab), tmp_path / "hf", "huggingface")
+    os.remove(os.path.join(folder, "classifier.json"))  # a folder that somebody else wrote
+    with open(os.path.join(folder, "tokenizer_config.json"), "r+", encoding="utf-8") as stream:
+        changed = stream.read().replace('"do_lower_case": true', '"do_lower_case": false')
+        stream.seek(0)
+        stream.write(changed + " ")
+    back = predictor.read_description(convert(folder, tmp_path / "back", "tf"))
+    assert back["labels"] == ["no", "maybe", "是"] and back["do_lower_case"] is False
+    named = predictor.read_description(convert(folder, tmp_path / "named", "tf", "--labels=a,b,c"))
+    assert named["labels"] == ["a", "b", "c"]
+    unnamed = edited(folder, tmp_path / "unnamed", {
+        "id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}})
+    assert predictor.read_description(convert(unnamed, tmp_path / "none", "tf")) is None
+    for bad in (["a", "b", "c"], {"0": 1, "1": 2, "2": 3}, {"0": "a", "2": "b", "3": "c"}, "abc",
+                {"a": "0", "b": "1", "c": "2"}):
+        with pytest.raises(UserError, match="config.json: id2label is .*, must map 0, 1, ... to"):
+            convert(edited(folder, tmp_path / ("bad%d" % len(os.listdir(str(tmp_path)))),
+                           {"id2label": bad}), tmp_path / "x", "tf")
+
+
+@pytest.mark.parametrize("config", [
+    {"architectures": ["AlbertForTokenClassification"]},
+    {"architectures": ["AlbertForMultipleChoice"]},
+    {"problem_type": "multi_label_classification"}])
+def test_heads_of_another_kind_are_refused_and_can_be_dropped(tmp_path, toy_vocab, config, capsys):
+    folder = convert(classifier_folder(tmp_path, toy_vocab), tmp_path / "hf", "huggingface")
+    other = edited(folder, tmp_path / "other", config)
+    word = config.get("architectures", ["multi_label"])[0]
+    with pytest.raises(UserError, match=word + ".*--drop_heads=classifier converts the rest"):
+        convert(other, tmp_path / "x", "tf")
+    weights = weights_of(convert(other, tmp_path / "out", "tf", "--drop_heads=classifier"))
+    assert "output_weights" not in weights and "bert/pooler/dense/kernel" in weights
+    assert "no place for them: 2\n  classifier.bias\n  classifier" in capsys.readouterr().out
+    assert not os.path.exists(str(tmp_path / "out" / "classifier.json"))
+
+
+# ---- what is kept, dropped and left ------------------------------------------------------------
+
+
+def test_heads_can_be_dropped(model_folder, tmp_path, capsys):
+    source = model_folder("google")
+    target = convert(source, tmp_path / "out", "huggingface", "--drop_heads=masked_lm",
+                     "--drop_heads=sentence_order", "--verify")
+    assert not [name for name in arrays_of(target) if not name.startswith("albert.")]
+    with open(os.path.join(target, "config.json"), encoding="utf-8") as stream:
+        assert json.load(stream)["architectures"] == ["AlbertModel"]
+    out = capsys.readouterr().out
+    assert "dropped, heads: 7\n" in out and "missing in the source: 0\n" in out
+
+
+def test_tf_keeps_what_modeling_has_no_place_for(model_folder, tmp_path, capsys):
+    source = model_folder("google")
+    arrays = dict(arrays_of(source), **{"own/scale": np.arange(3, dtype=np.float32),
+                                        "own/count": np.int64(4)})
+    checkpoints.write_checkpoint(source, "model.ckpt-9", arrays)
+    found = arrays_of(convert(source, tmp_path / "out", "tf"))
+    np.testing.assert_array_equal(found["own/scale"], [0, 1, 2])
+    assert found["own/count"] == 4
+    assert "kept as they are, not used by modeling.py: 2\n  own/count\n" in capsys.readouterr().out
+    convert(source, tmp_path / "hf", "huggingface")
+    assert "left over, no place for them: 2\n  own/count\n" in capsys.readouterr().out
+
+
+def test_a_failed_verification_leaves_nothing(model_folder, tmp_path, monkeypatch):
+    source = model_folder("google")
+    monkeypatch.setattr(verification, "TOLERANCE", -1.0)
+    (tmp_path / "out.unfinished").mkdir()
+    with pytest.raises(UserError, match="the conversion is wrong"):
+        convert(source, tmp_path / "out", "tf", "--verify")
+    assert sorted(os.listdir(str(tmp_path))) == ["from_google", "out.unfinished"]
+
+
+def test_a_folder_of_the_users_own_is_not_deleted(model_folder, tmp_path):
+    write_text(tmp_path / "out.unfinished", "mine")
+    convert(model_folder("google"), tmp_path / "out", "tf")
+    assert (tmp_path / "out.unfinished").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_line_that_stands_twice_in_a_vocabulary_keeps_the_ids(model_folder, tmp_path, caplog):
+    source = model_folder("google")
+    tokens = toy_tokens()
+    tokens[40] = tokens[20]
+    write_text(os.path.join(source, "vocab.txt"), "\n".join(tokens) + "\n")
+    folder = convert(source, tmp_path / "hf", "huggingface")
+    with open(os.path.join(folder, "vocab.txt"), encoding="utf-8") as stream:
+        assert stream.read().split("\n")[:-1] == tokens
+    assert "1 lines repeat others, the first of them '{}'".format(tokens[20]) in caplog.text

@@ -15,6 +15,7 @@ from weights import layouts
 
 SLOT = re.compile(r"(/(lamb_[mv]|adam_[mv]|Adam(_1)?)|(^|/)beta[12]_power)$")
 NOT_WEIGHTS = re.compile(SLOT.pattern + "|^global_step$")
+FOREIGN = re.compile(r"\.(bin|safetensors|h5|pth?|msgpack|onnx|npz)$")
 FILE_SUFFIX = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
 BEST = "best"  # folder of a run's best checkpoint, within that of the run
@@ -24,16 +25,33 @@ Plan = collections.namedtuple("Plan", "prefix loaded missing unused")
 
 def find_checkpoint(path, flag_name="init_checkpoint"):
     """The checkpoint prefix for a prefix, one of its files, or a folder (its newest checkpoint)."""
+    if os.path.basename(path) == "checkpoint" and not tf.io.gfile.isdir(path):
+        path = os.path.dirname(path) or "."
     prefix = FILE_SUFFIX.sub("", path)
     if tf.io.gfile.isdir(path):
         prefix = newest_checkpoint(path) or only_checkpoint(path, flag_name)
     if not tf.io.gfile.exists(prefix + ".index"):
-        raise UserError("--{}: no checkpoint {!r}: there is no file {!r}".format(
-            flag_name, path, prefix + ".index"))
+        raise UserError("--{}: no checkpoint {!r}: there is no file {!r}{}".format(
+            flag_name, path, prefix + ".index", advice_on([path] if FOREIGN.search(path) else [])))
     if not tf.io.gfile.glob(prefix + ".data-*"):
         raise UserError("--{}: checkpoint {!r} has an index but no data file {!r}".format(
             flag_name, path, prefix + ".data-*"))
     return prefix
+
+
+def advice_on(names):
+    """What to do with weights of another library's files, as the end of a message; "" for none."""
+    weights = sorted(filter(FOREIGN.search, names))
+    if not weights:
+        return ""
+    if not weights[0].endswith((".bin", ".safetensors")):
+        advice = "save the model as model.safetensors where it was made, with its config.json"
+    elif "config.json" in names:
+        advice = ("convert_checkpoint.py reads model.safetensors, pytorch_model.bin, or the files "
+                  "that their .index.json names")
+    else:
+        advice = "give convert_checkpoint.py the folder with it and its config.json"
+    return "; {} is no TensorFlow checkpoint: {}".format(weights[0], advice)
 
 
 def newest_checkpoint(folder):
@@ -54,7 +72,7 @@ def only_checkpoint(folder, flag_name):
     if len(found) != 1:
         raise UserError("--{}: folder {!r} holds {}".format(
             flag_name, folder, "several checkpoints, name one: " + ", ".join(sorted(found))
-            if found else "no checkpoint"))
+            if found else "no checkpoint" + advice_on(tf.io.gfile.listdir(folder))))
     return found[0]
 
 
@@ -139,7 +157,7 @@ def match_variables(where, shapes, variables):
                      for shapes_of in (shapes, variables)]
     keys = layouts.fitting_keys(shapes, variables)
     hint = "; a config that fits has {}".format(keys) if keys else ""
-    if style == "bert":
+    if style == "bert" and wanted != "bert":
         raise UserError("{} is a plain BERT, without factorized embeddings: it fits no ALBERT "
                         "config".format(where))
     if style and wanted and style != wanted:
@@ -156,7 +174,7 @@ def match_variables(where, shapes, variables):
         raise UserError("{} is of another model: it has no {} ({} of {} variables of this model "
                         "are missing); its own first variables are {}{}".format(
                             where, essential[0], len(variables) - len(loaded), len(variables),
-                            ", ".join(sorted(shapes)[:3]), hint))
+                            ", ".join(sorted(shapes)[:3]) or "none at all", hint))
     return loaded
 
 

@@ -10,6 +10,8 @@ runs both.
 """
 
 import collections
+import os
+import re
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -20,9 +22,17 @@ from weights import checkpoints, huggingface, layouts
 
 FORMATS = ("tf", "google", "albert_zh", "bert", "huggingface")
 STEP = "global_step"
+# Squared singular values below this share of the largest are float32's rounding.
+RANK_TOLERANCE = 1e-10
+
+PLAIN_BERT = "is a plain BERT, whose layers differ from one another: it fits no ALBERT config"
+# Parts that a conversion can leave out: name for the flag -> what the variables' names begin with.
+HEADS = {"masked_lm": ("cls/predictions/",), "sentence_order": ("cls/seq_relationship/",),
+         "classifier": ("output_weights", "output_bias", "loss/")}
 
 # What was read. config: AlbertConfig; weights: this project's variable name -> array; sources: the
-# same name -> its name in the source; dropped, left_over: names in the source; missing: variables.
+# same name -> its name in the source; dropped: why -> names in the source; left_over: name in the
+# source -> array; missing: variables.
 Model = collections.namedtuple("Model", "config weights sources dropped left_over missing step")
 # What is to be written. names: name of a weight -> its name in the file; sources as in Model.
 Image = collections.namedtuple("Image", "family config weights sources names")
@@ -64,32 +74,123 @@ def variables_with(config, heads):
 
 
 def read_checkpoint(prefix, config):
-    """The Model in a TensorFlow checkpoint; UserError where that is of another config."""
+    """The Model in a TensorFlow checkpoint; UserError where that is of another config.
+
+    A plain BERT is read as one: see as_bert.
+    """
     reader = tf.train.load_checkpoint(prefix)
     shapes = reader.get_variable_to_shape_map()
-    plan = checkpoints.plan_initialization(
-        prefix, variables_with(config, layouts.heads_of(shapes)), "from")
+    plain = layouts.config_keys(shapes).get("embedding_style") == "bert"
+    config = as_bert(config) if plain and config.embedding_style == "albert_zh" else config
+    variables = variables_with(config, layouts.heads_of(shapes))
+    if plain:
+        del variables[layouts.PROJECTION]
+    plan = checkpoints.plan_initialization(prefix, variables, "from")
     weights = {name: reader.get_tensor(stored) for name, stored in plan.loaded.items()}
-    return Model(config, weights, plan.loaded, list(filter(checkpoints.SLOT.search, shapes)),
-                 plan.unused, plan.missing,
-                 np.int64(reader.get_tensor(STEP) if STEP in shapes else 0))
+    if plain:
+        weights[layouts.PROJECTION] = np.eye(config.hidden_size, dtype=np.float32)
+    return Model(config, weights, plan.loaded,
+                 {"optimizer slots": list(filter(checkpoints.SLOT.search, shapes)),
+                  "repeat others": []}, {name: reader.get_tensor(name) for name in plan.unused},
+                 plan.missing, np.int64(reader.get_tensor(STEP) if STEP in shapes else 0))
 
 
-def read_huggingface(folder):
-    """The Model in a Hugging Face folder; UserError where it has no exact image here."""
-    config, tensors = huggingface.read_weights(folder)
-    repeats = huggingface.tied(tensors, folder)
-    every_head = layouts.Heads(True, True, True, len(tensors.get("classifier.weight", ())))
+def read_huggingface(folder, dropped_heads=()):
+    """The Model in a Hugging Face folder; UserError where it has no exact image here.
+
+    A plain BERT is read as one: see as_bert.
+    """
+    family, config, tensors, other_head = huggingface.read_folder(folder)
+    if other_head and "classifier" not in dropped_heads:
+        raise UserError("{}: architectures or problem_type is {}, whose head has no exact image "
+                        "here; --drop_heads=classifier converts the rest".format(
+                            os.path.join(folder, huggingface.CONFIG), other_head))
+    repeats = huggingface.tied(tensors, family, folder)
+    classes = 0 if other_head else len(tensors.get("classifier.weight", ()))
     sources = {name: tensor for name, tensor in (
-        (name, layouts.huggingface_name(name, "albert"))
-        for name in variables_with(config, every_head)) if tensor in tensors}
+        (name, layouts.huggingface_name(name, family))
+        for name in variables_with(config, layouts.Heads(True, True, True, classes)))
+        if tensor in tensors}
+    for tensor in sources.values():
+        if tensors[tensor].dtype != np.float32:
+            raise UserError("{}: tensor {} holds {} and no floating-point numbers".format(
+                folder, tensor, tensors[tensor].dtype))
     weights = {name: huggingface.turned(name, tensors[tensor]) for name, tensor in sources.items()}
     variables = variables_with(config, layouts.heads_of_weights(weights))
+    if family == "bert":
+        del variables[layouts.PROJECTION]
     checkpoints.match_variables("--from {!r}".format(folder), {
         name: list(array.shape) for name, array in weights.items()}, variables)
-    return Model(config, weights, sources, repeats,
-                 sorted(set(tensors) - set(repeats) - set(sources.values())),
-                 sorted(set(variables) - set(weights)), np.int64(0))
+    missing = sorted(set(variables) - set(weights))
+    if family == "bert":
+        weights[layouts.PROJECTION] = np.eye(config.hidden_size, dtype=np.float32)
+    known = set(repeats) | set(sources.values())
+    return Model(config, weights, sources, {"optimizer slots": [], "repeat others": repeats},
+                 {name: array for name, array in tensors.items() if name not in known}, missing,
+                 np.int64(0))
+
+
+def as_bert(config):
+    """The config of an ALBERT that computes what a plain BERT of these sizes does.
+
+    Its layers share nothing, its embeddings are as wide as the hidden states, and its projection is
+    the identity.
+    """
+    return modeling.AlbertConfig(**dict(vars(config), embedding_size=config.hidden_size,
+                                        parameter_sharing="none"))
+
+
+def without_heads(model, names):
+    """The Model without the HEADS named."""
+    starts = tuple(start for name in names for start in HEADS[name])
+    gone = [name for name in model.weights if starts and name.startswith(starts)]
+    return model._replace(
+        weights={name: array for name, array in model.weights.items() if name not in gone},
+        dropped=dict(model.dropped, heads=[model.sources[name] for name in gone]),
+        missing=[name for name in model.missing if not (starts and name.startswith(starts))])
+
+
+def shared_again(model, source):
+    """A plain BERT whose layers are all equal, in albert_zh's style; any other Model as it is.
+
+    That is the way back from format "bert". The table [V, H] becomes table [V, E] · projection
+    [E, H], where its rank E is below H.
+
+    Args:
+      model: Model.  source: str, named in the message.
+    Raises:
+      UserError: it is a plain BERT whose layers differ.
+    """
+    if layouts.PROJECTION in model.sources or model.config.embedding_style == "google":
+        return model
+    weights, sources, repeats = {}, {}, []
+    for name, stored in model.sources.items():
+        first = re.sub(r"/layer_\d+/", "/layer_0/", name)
+        if not np.array_equal(model.weights[name], model.weights[first]):
+            raise UserError("{} {} ({} and {})".format(source, PLAIN_BERT, first, name))
+        if name == first:
+            shared = name.replace("/layer_0/", "/layer_shared/")
+            weights[shared], sources[shared] = model.weights[name], stored
+        else:
+            repeats.append(stored)
+    table, projection = factorized(weights[layouts.WORDS])
+    weights.update({layouts.WORDS: table, layouts.PROJECTION: projection})
+    sources[layouts.PROJECTION] = sources[layouts.WORDS]
+    config = modeling.AlbertConfig(**dict(
+        vars(model.config), embedding_size=len(projection), parameter_sharing="all"))
+    dropped = dict(model.dropped)
+    dropped["repeat others"] = dropped["repeat others"] + repeats
+    return model._replace(config=config, weights=weights, sources=sources, dropped=dropped)
+
+
+def factorized(table):
+    """float32 ([V, E], [E, H]) whose product is table [V, H], with the smallest E that does it."""
+    double = table.astype(np.float64)
+    values, vectors = np.linalg.eigh(double.T @ double)  # [H], [H, H]
+    kept = vectors[:, values > values[-1] * RANK_TOLERANCE].T  # [E, H]
+    if len(kept) == table.shape[1]:
+        return table, np.eye(table.shape[1], dtype=np.float32)
+    return (double @ kept.T).astype(np.float32), kept.astype(np.float32)
 
 
 # ---- exact images ------------------------------------------------------------------------------
@@ -154,5 +255,4 @@ def expanded_to_bert(model):
                 if name.startswith(scope):
                     target = "bert/encoder/layer_{}/{}/{}".format(index, part, name[len(scope):])
                     weights[target], sources[target] = model.weights[name], model.sources[name]
-    values = dict(vars(config), embedding_size=config.hidden_size, parameter_sharing="none")
-    return modeling.AlbertConfig(**values), weights, sources
+    return as_bert(config), weights, sources

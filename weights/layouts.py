@@ -29,6 +29,7 @@ LAYER_PARTS = {
     "output/LayerNorm": ("LayerNorm_1", "full_layer_layer_norm"),
 }
 LAYER = re.compile(r"bert/encoder/(?:layer_shared|(?:group|layer)_(\d+))/(.+)/(\w+)$")
+OWN_LAYER = re.compile(r"bert/encoder/layer_\d+/")
 GOOGLE_LAYER = re.compile(r"bert/encoder/transformer/group_(\d+)/")
 
 # Scopes outside the layers that Hugging Face's ALBERT calls otherwise.
@@ -47,9 +48,10 @@ Heads = collections.namedtuple("Heads", "pooler masked order labels")
 
 WORDS = "bert/embeddings/word_embeddings"
 PROJECTION = "bert/embeddings/word_embeddings_2"
+POSITIONS = "bert/embeddings/position_embeddings"
 MAPPING = "bert/encoder/embedding_hidden_mapping_in/kernel"
 SIZES = (("intermediate_size", re.compile(r"bert/encoder/.*intermediate(_\d+)?/dense/bias$")),
-         ("max_position_embeddings", re.compile("bert/embeddings/position_embeddings$")),
+         ("max_position_embeddings", re.compile(POSITIONS + "$")),
          ("type_vocab_size", re.compile("bert/embeddings/token_type_embeddings$")))
 
 # What in the encoder stands once for each layer or group, and what the layers then share.
@@ -133,23 +135,33 @@ def config_keys(shapes):
     Args:
       shapes: dict name -> shape, of a checkpoint in any layout or of a model.
     Returns:
-      dict key -> value; embedding_style is "bert" for a plain BERT; empty without word embeddings.
+      dict key -> value; embedding_style is "bert" for a plain BERT, and not there where the names
+      tell none; empty without word embeddings.
     """
     prefix = prefix_of(shapes)
     shapes = {name[len(prefix):]: shape for name, shape in shapes.items()
               if name.startswith(prefix)}
     if WORDS not in shapes:
         return {}
-    style = ("albert_zh" if PROJECTION in shapes else
-             "google" if MAPPING in shapes or any(map(GOOGLE_LAYER.match, shapes)) else "bert")
+    style = style_of(shapes)
     vocab, width = shapes[WORDS]
-    keys = dict({"embedding_style": style}, **sharing_keys(shapes, style))
+    keys = dict({"embedding_style": style} if style else {}, **sharing_keys(shapes, style))
     keys.update({"vocab_size": vocab} if style == "bert" else
                 {"vocab_size": vocab, "embedding_size": width})
     keys["hidden_size"] = shapes.get(PROJECTION, shapes.get(MAPPING, [width]))[-1]
     keys.update((key, shape[0]) for name, shape in sorted(shapes.items())
                 for key, pattern in SIZES if pattern.match(name))
     return keys
+
+
+def style_of(shapes):
+    """"albert_zh", "google" or "bert" (no factorized embeddings); None where names tell none."""
+    if PROJECTION in shapes:
+        return "albert_zh"
+    if MAPPING in shapes or any(map(GOOGLE_LAYER.match, shapes)):
+        return "google"
+    widths = [shapes.get(name, [0, 0])[-1] for name in (WORDS, POSITIONS)]
+    return "bert" if widths[0] == widths[1] and any(map(OWN_LAYER.match, shapes)) else None
 
 
 def sharing_keys(names, style):
@@ -159,7 +171,7 @@ def sharing_keys(names, style):
         counts[kind] = max(counts.get(kind, 0), int(number) + 1)
     kind, count = max(counts.items()) if counts else ("", 1)
     keys = {"google": {"num_hidden_groups": count},
-            "albert_zh": {"parameter_sharing": SHARING.get(kind, "all")}, "bert": {}}[style]
+            "albert_zh": {"parameter_sharing": SHARING.get(kind, "all")}}.get(style, {})
     return dict(keys, num_hidden_layers=count) if kind in SHARING else keys
 
 

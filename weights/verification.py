@@ -6,7 +6,6 @@ PyTorch are installed; everything else, read back from the files, by modeling.py
 """
 
 import collections
-import importlib.util
 import os
 
 import numpy as np
@@ -45,11 +44,29 @@ def tensorflow_outputs(config, weights, inputs):
 
 
 def transformers_outputs(folder, inputs):
-    """What Hugging Face's model of a folder computes: OrderedDict name -> array."""
-    import torch
-    import transformers
-    name = huggingface.read_object(os.path.join(folder, huggingface.CONFIG))["architectures"][0]
-    model = getattr(transformers, name).from_pretrained(folder).eval()
+    """What Hugging Face's model of a folder computes: OrderedDict name -> array.
+
+    Raises:
+      UserError: PyTorch or transformers is not installed, or does not find the weights it wants.
+    """
+    try:
+        import torch
+        import transformers
+    except ImportError:
+        raise UserError("PyTorch or transformers is not installed") from None
+    transformers.logging.set_verbosity_error()
+    values = huggingface.read_object(os.path.join(folder, huggingface.CONFIG))
+    name = (values.get("architectures") or [
+        huggingface.family_of(values).capitalize() + "Model"])[0]
+    try:
+        model, loading = getattr(transformers, name).from_pretrained(
+            folder, output_loading_info=True)
+    except Exception as error:  # what transformers raises is its own affair
+        raise UserError("transformers does not load it ({})".format(
+            str(error).splitlines()[0][:200])) from None
+    if loading["missing_keys"]:
+        raise UserError("transformers finds no {} there".format(min(loading["missing_keys"])))
+    model = model.eval()
     ids, mask, segments = [torch.from_numpy(array.astype(np.int64)) for array in inputs]
     arguments = dict(input_ids=ids, attention_mask=mask, token_type_ids=segments)
     with torch.no_grad():
@@ -68,7 +85,7 @@ def transformers_outputs(folder, inputs):
 def read_back(folder, image):
     """The weights of an Image, for its config, from the folder that it was written to."""
     if huggingface.is_folder(folder):
-        tensors = huggingface.read_safetensors(os.path.join(folder, huggingface.NEW_WEIGHTS))
+        tensors = huggingface.read_tensors(os.path.join(folder, huggingface.NEW_WEIGHTS))
         weights = {name: huggingface.turned(name, tensors[tensor])
                    for name, tensor in image.names.items()}
     else:
@@ -79,27 +96,43 @@ def read_back(folder, image):
     return weights
 
 
-def verify(folder, model, image):
-    """One line: by whom the converted model was run, and the largest differences.
+def verify(folder, model, image, source=None):
+    """One line: by whom the models were run, and the largest differences.
 
+    Args:
+      folder: what was written.  model: formats.Model as it was read.  image: formats.Image.
+      source: the Hugging Face folder that the model was read from, or None.
     Raises:
       UserError: a difference is above TOLERANCE.
     """
     inputs = random_inputs(model.config)
-    expected = tensorflow_outputs(model.config, model.weights, inputs)
-    runner = "modeling.py"
-    if huggingface.is_folder(folder) and all(map(importlib.util.find_spec,
-                                                 ("torch", "transformers"))):
-        runner, found = "transformers", transformers_outputs(folder, inputs)
-    else:
-        found = tensorflow_outputs(image.config, read_back(folder, image), inputs)
-        if huggingface.is_folder(folder):
-            runner += ", as PyTorch or transformers is not installed"
+    expected, _, unchecked = outputs_by(source, inputs, model.config, model.weights)
+    found, runner, reason = outputs_by(
+        folder if huggingface.is_folder(folder) else None, inputs, image.config,
+        read_back(folder, image))
     differences = {title: float(np.abs(array.ravel() - expected[title].ravel()).max())
                    for title, array in found.items() if title in expected}
-    line = "verified on random input, run by {}: largest difference {:.2g} ({})".format(
-        runner, np.max(list(differences.values())), ", ".join(
+    line = "verified on random input, run by {}{}: largest difference {:.2g} ({})".format(
+        runner, reason and ", as " + reason, np.max(list(differences.values())), ", ".join(
             "{} {:.2g}".format(title, difference) for title, difference in differences.items()))
+    if unchecked:
+        line += "; not checked: that the source was read rightly, as " + unchecked
     if not all(difference <= TOLERANCE for difference in differences.values()):  # nor a NaN
         raise UserError("{}; above {:g}: the conversion is wrong".format(line, TOLERANCE))
     return line
+
+
+def outputs_by(folder, inputs, config, weights):
+    """What a model computes: (outputs, name of what ran it, why transformers did not or "").
+
+    Args:
+      folder: the Hugging Face folder that transformers is to run, or None.
+      inputs: see random_inputs.  config, weights: the same model for modeling.py.
+    """
+    reason = ""
+    if folder:
+        try:
+            return transformers_outputs(folder, inputs), "transformers", ""
+        except UserError as error:
+            reason = str(error)
+    return tensorflow_outputs(config, weights, inputs), "modeling.py", reason

@@ -52,6 +52,24 @@ def test_missing_ones_are_named(tmp_path):
     refused("has an index but no data file", prefix)
 
 
+def test_the_file_named_checkpoint_stands_for_its_folder(tmp_path):
+    prefix = save(tmp_path)
+    assert checkpoints.find_checkpoint(str(tmp_path / "checkpoint")) == prefix
+
+
+@pytest.mark.parametrize("names, words", [
+    (["tf_model.h5", "config.json"], "tf_model.h5 is no TensorFlow checkpoint: save the model as"),
+    (["model.pt"], "model.pt is no TensorFlow checkpoint: save the model as model.safetensors"),
+    (["model.safetensors"], "model.safetensors .*: give convert_checkpoint.py .* its config.json"),
+    (["model-00001-of-00002.bin", "config.json"], ".* or the files that their .index.json")])
+def test_weights_of_other_libraries_are_named_with_the_way_to_go(tmp_path, names, words):
+    for name in names:
+        write_text(tmp_path / name, "{}")
+    refused("holds no checkpoint; " + words, tmp_path)
+    refused("no checkpoint .*{0}': .*; .*{0} is no TensorFlow checkpoint".format(names[0]),
+            tmp_path / names[0])
+
+
 def test_other_shapes_and_foreign_variables_are_named(tmp_path):
     prefix = save(tmp_path)
     refused(r"variable {} has shape \[3, 3\].*\[4, 4\]".format(POOLER), prefix,

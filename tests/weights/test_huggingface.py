@@ -16,8 +16,9 @@ from helpers.toys import FIXTURES, ROOT, TOY_CONFIG, toy_tokens, write_text
 import convert_checkpoint
 import modeling
 import tokenization
+from cli import UserError
 from fine_tuning import predictor
-from weights import checkpoints, formats, layouts, verification
+from weights import checkpoints, formats, huggingface, layouts, verification
 
 REASON = "needs PyTorch and transformers: PYTHON=python3.11 ./setup.sh --with=huggingface"
 torch = pytest.importorskip("torch", reason=REASON)
@@ -112,6 +113,74 @@ def test_from_hugging_face(tmp_path, groups, act, safe):
     inputs = verification.random_inputs(config, batch=3, length=20)
     assert_equal_outputs(run(theirs, inputs),
                          verification.tensorflow_outputs(config, weights, inputs))
+
+
+class Evil(object):
+    """What a pickle can hold: a call that is made when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (os.mkdir, (self.path,))
+
+
+@pytest.fixture
+def bin_folder(tmp_path):
+    """(folder, state dict) of a model of theirs, without its weights' file."""
+    theirs = transformers.AlbertForMaskedLM(transformers.AlbertConfig(**GOOGLE))
+    theirs.config.save_pretrained(str(tmp_path / "hf"))
+    return tmp_path / "hf", theirs.state_dict()
+
+
+@pytest.mark.parametrize("key", ["state_dict", "model", None])
+def test_a_bin_file_may_hold_its_weights_one_level_down_or_in_shards(bin_folder, tmp_path, key):
+    folder, state = bin_folder
+    if key:
+        torch.save({key: state, "epoch": 3}, str(folder / "pytorch_model.bin"))
+    else:
+        shards = [dict(list(state.items())[:7]), dict(list(state.items())[7:])]
+        for number, shard in enumerate(shards):
+            torch.save(shard, str(folder / ("part-%d.bin" % number)))
+        write_text(folder / "pytorch_model.bin.index.json", json.dumps({"weight_map": {
+            name: "part-%d.bin" % number for number, shard in enumerate(shards)
+            for name in shard}}))
+    _, weights = model_of(convert(folder, tmp_path / "tf", "tf"))
+    np.testing.assert_array_equal(weights["bert/embeddings/word_embeddings"],
+                                  state["albert.embeddings.word_embeddings.weight"].numpy())
+
+
+@pytest.mark.parametrize("kind", ["empty", "cut", "text", "module", "evil", "list", "lfs"])
+def test_a_bin_file_that_is_no_dict_of_tensors_is_refused_in_one_line(bin_folder, tmp_path, kind):
+    folder, state = bin_folder
+    path = str(folder / "pytorch_model.bin")
+    content = {"module": torch.nn.Linear(2, 2), "list": [1],
+               "evil": {"x": Evil(str(tmp_path / "evil"))}}.get(kind, state)
+    torch.save(content, path)
+    with open(path, "rb") as stream:
+        whole = stream.read()
+    with open(path, "wb") as stream:
+        stream.write({"empty": b"", "cut": whole[:len(whole) // 2], "text": b"hello\n",
+                      "lfs": huggingface.GIT_LFS + b"v1\n"}.get(kind, whole))
+    words = "git lfs pull" if kind == "lfs" else "is damaged, or holds more than a dict of tensors"
+    with pytest.raises(UserError, match="pytorch_model.bin .*" + words) as caught:
+        convert(folder, tmp_path / "tf", "tf")
+    assert "\n" not in str(caught.value)
+    assert not [name for name in os.listdir(str(tmp_path)) if name != "hf"]
+
+
+def test_a_source_that_is_read_wrongly_is_found_by_transformers(tmp_path, capsys, monkeypatch):
+    theirs = transformers.AlbertModel(transformers.AlbertConfig(hidden_act="gelu_new", **{
+        key: value for key, value in GOOGLE.items() if key != "hidden_act"}))
+    theirs.save_pretrained(str(tmp_path / "hf"))
+    arguments = ["--from=" + str(tmp_path / "hf"), "--verify"]
+    run_script(convert_checkpoint, "--to=" + str(tmp_path / "tf"), *arguments)
+    out = capsys.readouterr().out
+    assert "largest difference" in out and "not checked" not in out
+    monkeypatch.setitem(huggingface.ACTIVATIONS_READ, "gelu_new", "tanh")
+    with pytest.raises(UserError, match="the conversion is wrong"):
+        run_script(convert_checkpoint, "--to=" + str(tmp_path / "wrong"), *arguments)
+    assert not (tmp_path / "wrong").exists()
 
 
 def test_other_heads_of_hugging_face_arrive(tmp_path):
