@@ -35,9 +35,10 @@ class UserError(Exception):
     """Something the user can put right. The message names the file, line, flag or variable."""
 
 
-def run(main, define_flags):
+def run(main, define_flags, operand=None):
     """Defines the flags, parses sys.argv, calls main(flag_values); UserError becomes one line.
 
+    One argument that is no flag is the value of flag `operand`, where the script has such a one.
     Flags are defined here and not on import, so that scripts can import one another.
     """
     for stream in (sys.stdout, sys.stderr):
@@ -49,7 +50,7 @@ def run(main, define_flags):
     absl_logging.get_absl_handler().setFormatter(
         logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S"))
     try:
-        app.run(lambda arguments: _guarded(main, arguments),
+        app.run(lambda arguments: _guarded(main, arguments, operand),
                 understood(sys.argv, flags.FLAGS))
     except UserError as error:
         end_at_once(error)
@@ -90,9 +91,11 @@ def is_for_users(record):
 logging.getLogger("tensorflow").addFilter(is_for_users)  # here, for what comes while importing
 
 
-def _guarded(main, arguments):
+def _guarded(main, arguments, operand):
     try:
-        if len(arguments) > 1:
+        if operand and len(arguments) == 2:
+            setattr(flags.FLAGS, operand, arguments[1])
+        elif len(arguments) > 1:
             raise UserError("unexpected argument {!r}: every setting is a --flag=value, and a "
                             "pattern with * stands in quotes".format(arguments[1]))
         return main(flags.FLAGS)
