@@ -126,6 +126,8 @@ def config_rows(found):
     keys = layouts.config_keys(found.shapes)
     yield "config keys", json.dumps(keys)[1:-1] or "none can be told"
     untold = [key for key in UNTOLD if key not in keys]
+    if keys.get("embedding_style") == "google" and "num_hidden_groups" not in keys:
+        untold.append("num_hidden_groups")
     if found.config is None:
         yield "config", "none beside it; the weights cannot tell {}".format(", ".join(untold))
         return

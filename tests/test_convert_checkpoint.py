@@ -187,6 +187,14 @@ def test_groups_rounded_otherwise_are_refused():
             formats.refuse_inexact(config, form)
 
 
+def test_groups_above_the_layers_go_where_they_can_be_run():
+    config = modeling.AlbertConfig(embedding_style="google", num_hidden_groups=6, **dict(
+        {key: ALBERT_ZH[key] for key in modeling.AlbertConfig.REQUIRED}, num_hidden_layers=2))
+    formats.refuse_inexact(config, "google")
+    with pytest.raises(UserError, match="6 is above num_hidden_layers 2, which transformers does"):
+        formats.refuse_inexact(config, "huggingface")
+
+
 def test_bad_input_leaves_nothing_behind(model_folder, tmp_path, toy_vocab, monkeypatch):
     source = model_folder("google")
 

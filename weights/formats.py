@@ -230,6 +230,9 @@ def refuse_inexact(config, form):
             config.num_hidden_layers, config.num_hidden_groups):
         reason = "num_hidden_groups {} of {} layers is rounded otherwise there".format(
             config.num_hidden_groups, config.num_hidden_layers)
+    elif form == "huggingface" and config.num_hidden_groups > config.num_hidden_layers:
+        reason = ("num_hidden_groups {} is above num_hidden_layers {}, which transformers does not "
+                  "run".format(config.num_hidden_groups, config.num_hidden_layers))
     if reason:
         raise UserError("--format={} has no exact image of this model: {}".format(form, reason))
 

@@ -166,13 +166,17 @@ def style_of(shapes):
 
 def sharing_keys(names, style):
     """num_hidden_groups or parameter_sharing, and num_hidden_layers where each has its number."""
-    counts = {}
+    found = collections.defaultdict(set)
     for kind, number in (match.groups() for match in map(NUMBERED.match, names) if match):
-        counts[kind] = max(counts.get(kind, 0), int(number) + 1)
-    kind, count = max(counts.items()) if counts else ("", 1)
-    keys = {"google": {"num_hidden_groups": count},
-            "albert_zh": {"parameter_sharing": SHARING.get(kind, "all")}}.get(style, {})
-    return dict(keys, num_hidden_layers=count) if kind in SHARING else keys
+        found[kind].add(int(number))
+    kind, numbers = max(found.items()) if found else ("", {0})
+    if style == "albert_zh":
+        keys = {"parameter_sharing": SHARING.get(kind, "all")}
+    elif style == "google" and max(numbers) + 1 == len(numbers):
+        keys = {"num_hidden_groups": len(numbers)}
+    else:  # with gaps between them there are more groups than layers, how many is not told
+        keys = {}
+    return dict(keys, num_hidden_layers=len(numbers)) if kind in SHARING else keys
 
 
 def fitting_keys(shapes, variables):

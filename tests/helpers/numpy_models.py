@@ -33,7 +33,8 @@ def google_shapes(config, labels=0):
     shapes["bert/embeddings/position_embeddings"] = [config["max_position_embeddings"], embedding]
     add_norm("bert/embeddings/LayerNorm", embedding)
     add_dense("bert/encoder/embedding_hidden_mapping_in", embedding, hidden)
-    for group in range(config["num_hidden_groups"]):
+    layers, groups = config["num_hidden_layers"], config["num_hidden_groups"]
+    for group in sorted({int(index / layers * groups) for index in range(layers)}):
         scope = "bert/encoder/transformer/group_%d/inner_group_0/" % group
         for name in ("query", "key", "value"):
             add_dense(scope + "attention_1/self/" + name, hidden, hidden)

@@ -45,7 +45,8 @@ def variables_of_config(config):
 
 VARIANTS = [{"num_hidden_layers": 1}, {"num_hidden_layers": 2}, {"num_hidden_groups": 2},
             {"num_hidden_layers": 2, "num_hidden_groups": 2, "hidden_act": "relu"},
-            {"num_hidden_layers": 3, "num_hidden_groups": 2}]
+            {"num_hidden_layers": 3, "num_hidden_groups": 2},
+            {"num_hidden_layers": 2, "num_hidden_groups": 6}]  # as in albert_tiny_google_fast
 
 
 @pytest.mark.parametrize("changes", VARIANTS)
