@@ -39,6 +39,7 @@ from recompute import chained
 tf.disable_v2_behavior()
 tf.enable_resource_variables()
 
+MOST_LAYERS = 1000  # each takes its time to build; the paper has 24 at most
 MASKED_SCORE = -10000.0  # added to the attention scores of padding
 
 Head = collections.namedtuple("Head", "loss example_loss log_probs logits")
@@ -130,8 +131,9 @@ class AlbertConfig(object):
                 allowed = isinstance(value, (int, float)) and 0 <= value < 1
                 rule = "a number from 0 to below 1"
             else:
-                allowed = type(value) is int and value >= 1
-                rule = "a whole number from 1"
+                most = MOST_LAYERS if name == "num_hidden_layers" else 2 ** 31 - 1
+                allowed = type(value) is int and 1 <= value <= most
+                rule = "a whole number from 1 to {}".format(most)
             if not allowed:
                 raise UserError("{} is {!r}, must be {}".format(name, value, rule))
         if self.hidden_size % self.num_attention_heads:

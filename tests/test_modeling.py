@@ -194,6 +194,8 @@ def test_shapes_unknown_before_the_run():
     ({"hidden_size": 30}, "hidden_size 30 is not a multiple of num_attention_heads 4"),
     ({"num_layers": 3}, "unknown key 'num_layers'"),
     ({"vocab_size": 0}, "vocab_size is 0"),
+    ({"vocab_size": 2 ** 31}, "vocab_size is 2147483648, must be a whole number"),
+    ({"num_hidden_layers": 1001}, "num_hidden_layers is 1001, must be a whole number"),
     ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob is 1.0"),
     ({"num_hidden_groups": 2, "embedding_style": "albert_zh", }, "num_hidden_groups is 2"),
 ])

@@ -83,6 +83,7 @@ def test_other_shapes_and_foreign_variables_are_named(tmp_path):
 
 def test_what_a_checkpoint_lacks_and_has_beyond_is_kept_for_the_log(tmp_path, caplog):
     caplog.set_level("INFO")
+    tf.logging.set_verbosity(tf.logging.INFO)
     prefix = save(tmp_path, extra=[2])
     plan = checkpoints.plan_initialization(prefix, dict(MODEL, output_bias=[2]))
     assert plan.missing == ["output_bias"] and plan.unused == ["extra"]
