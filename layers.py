@@ -6,56 +6,18 @@ the names of the public checkpoints, and reused where the scope says so.
 Letters for dimensions as in modeling.py; M stands for any product of leading dimensions.
 """
 
-import functools
+import collections
 import math
 import re
 import zlib
 
 import tensorflow.compat.v1 as tf
 
-LAYER_NORM_EPSILON = 1e-12
+import gradients
+
 WORDS_OR_PROJECTION = re.compile("word_embeddings(_2)?$|embedding_hidden_mapping_in/kernel$")
 QUERY_OR_KEY = re.compile("self/(query|key)/kernel$")
-
-
-@tf.RegisterGradient("ByHand")
-def gradient_by_hand(operation, dy, *unused):
-    """What the function behind the operation gave as its gradient, see by_hand."""
-    del unused
-    return [None] + list(operation.graph.gradients_by_hand[operation.name](dy))
-
-
-def by_hand(function):
-    """Decorates function(*inputs) -> (output, its gradient), to return the output alone.
-
-    gradient(dy) gives those of the inputs. tf.custom_gradient would keep every graph it was ever
-    used in.
-    """
-    @functools.wraps(function)
-    def differentiable(*inputs):
-        output, gradient = function(*inputs)
-        graph = tf.get_default_graph()
-        with graph.gradient_override_map({"IdentityN": "ByHand"}):
-            output = tf.identity_n([output] + list(inputs))[0]
-        if not hasattr(graph, "gradients_by_hand"):
-            graph.gradients_by_hand = {}
-        graph.gradients_by_hand[output.op.name] = gradient
-        return output
-    return differentiable
-
-
-def zero_after(tensor):
-    """A scalar 0 that is known when the tensor is, and to no compiler before.
-
-    What is computed from it is computed later, and not merged with the same computed before. XLA
-    heeds no control dependency.
-    """
-    return tf.minimum(tf.abs(tf.reshape(tensor, [-1])[0]), 0.0)  # [M] -> scalar
-
-
-def later(seed, after):
-    """The int32 scalar seed, but not before the tensor `after` is there; that may be None."""
-    return seed if after is None else seed + tf.cast(zero_after(after), tf.int32)
+DROPOUT_SITES = ("embeddings", "weights", "attention", "output", "classifier")
 
 
 def matrix(name, shape, config):
@@ -117,89 +79,44 @@ def layer_norm(x, scope=None):
     with tf.variable_scope((scope + "/" if scope else "") + "LayerNorm"):
         beta = vector("beta", shape_list(x)[-1], dtype=tf.float32)
         gamma = vector("gamma", shape_list(x)[-1], 1.0, tf.float32)
-    return tf.cast(normalize(tf.cast(x, tf.float32), gamma, beta), x.dtype)
+    return tf.cast(gradients.normalize(tf.cast(x, tf.float32), gamma, beta), x.dtype)
 
 
-@by_hand
-def normalize(x, gamma, beta):
-    """Layer norm of x [..., W] with its gradient by hand: keeps x normed and a number a row."""
-    mean = tf.reduce_mean(x, axis=-1, keepdims=True)  # [..., 1]
-    variance = tf.reduce_mean(tf.squared_difference(x, mean), axis=-1, keepdims=True)
-    inverse = tf.rsqrt(variance + LAYER_NORM_EPSILON)  # [..., 1]
-    normed = (x - mean) * inverse
+class Dropout(collections.namedtuple("Dropout", "hidden attention seed layer")):
+    """What a layer drops in training: rates of hidden states and attention, seed, its number.
 
-    def gradient(dy):
-        rows = list(range(x.shape.ndims - 1))
-        scaled = dy * gamma
-        slope = tf.reduce_mean(scaled * normed, axis=-1, keepdims=True)  # [..., 1]
-        dx = inverse * (scaled - tf.reduce_mean(scaled, axis=-1, keepdims=True) - slope * normed)
-        return dx, tf.reduce_sum(dy * normed, rows), tf.reduce_sum(dy, rows)
-
-    return normed * gamma + beta, gradient
-
-
-def dropout(x, rate, seed, site, index=0, after=None):
-    """Drops x's elements at `rate`; equal seed, site and layer index drop the same ones.
-
-    after: a tensor that is to be there before they are drawn, or None.
+    seed: int32 scalar of the step. Equal seed, layer and site drop the same elements.
     """
-    if rate == 0.0:
-        return x
-    seed = later(seed, after)
-    sites = ("embeddings", "weights", "attention", "output", "classifier")
-    place = index * len(sites) + sites.index(site)
+
+    def of_hidden(self, x, site):
+        """x without the elements dropped at one of DROPOUT_SITES."""
+        return dropout(x, self.hidden, self.seed, site, self.layer)
+
+    def of_attention(self):
+        """Function from the attention's weights to their factors, or None if all stay."""
+        if self.attention == 0.0:
+            return None
+        return lambda weights: dropout_factors(
+            weights, self.attention, self.seed, "weights", self.layer)
+
+
+def dropout(x, rate, seed, site, layer=0):
+    """x with elements set to 0 at `rate` and the others raised, so that the mean stays."""
+    return x if rate == 0.0 else x * dropout_factors(x, rate, seed, site, layer)
+
+
+def dropout_factors(x, rate, seed, site, layer):
+    """0 or 1 / (1 - rate) for each element of x; drawn by seed alone, but not before x is there."""
+    place = layer * len(DROPOUT_SITES) + DROPOUT_SITES.index(site)
+    seed += tf.cast(gradients.zero_after(x), tf.int32)
     uniform = tf.random.stateless_uniform(tf.shape(x), tf.stack([seed, place]))
-    return x * tf.cast(uniform >= rate, x.dtype) / (1.0 - rate)
-
-
-def attend_to(query, key, value, bias, drop):
-    """softmax(Q Kᵀ + bias) V of every head, with its gradient by hand: keeps one [B, N, S, S].
-
-    The softmax's gradient needs Σ P dP over the keys, which is Σ O dO over D (Dao et al.,
-    arXiv 2205.14135, appendix B.2).
-
-    Args:
-      query: [B, N, S, D], or of some positions alone.
-      key, value: [B, N, S, D].
-      bias: [B, 1, 1, S], without a gradient.
-      drop: the dropout of the weights P. It is linear, so its gradient is itself.
-    """
-    @by_hand
-    def attention(query, key, value):
-        weights = tf.nn.softmax(tf.matmul(query, key, transpose_b=True) + bias)  # [B, N, S, S]
-        context = tf.matmul(drop(weights), value)  # [B, N, S, D]
-
-        def gradient(dy):
-            slope = tf.reduce_sum(context * dy, axis=-1, keepdims=True)  # [B, N, S, 1]
-            change = drop(tf.matmul(dy, value, transpose_b=True), after=dy)
-            scores = weights * (change - slope)
-            return (tf.matmul(scores, key), tf.matmul(scores, query, transpose_a=True),
-                    tf.matmul(drop(weights, after=dy), dy, transpose_a=True))
-
-        return context, gradient
-
-    return attention(query, key, value)
+    return tf.cast(uniform >= rate, x.dtype) / (1.0 - rate)
 
 
 def activation(config):
     """The function that the config's hidden_act names."""
-    return {"gelu": gelu, "gelu_new": gelu, "gelu_erf": gelu_erf, "relu": tf.nn.relu,
-            "tanh": tf.tanh}[config.hidden_act]
-
-
-@by_hand
-def gelu(x):
-    """Gaussian error linear unit in its tanh form (arXiv 1606.08415); keeps only its slope.
-
-    ½ x (1 + tanh(v)) = x σ(u) with u = 2v = x (a + b x²): fewer passes over the widest tensor.
-    The slope is σ(u) + x σ'(u) u'.
-    """
-    a = 2.0 * math.sqrt(2.0 / math.pi)
-    b = 0.044715 * a
-    square = tf.square(x)
-    gate = tf.sigmoid(x * (a + b * square))
-    slope = gate + tf.raw_ops.SigmoidGrad(y=gate, dy=x * (a + 3.0 * b * square))
-    return x * gate, lambda dy: [dy * slope]
+    return {"gelu": gradients.gelu, "gelu_new": gradients.gelu, "gelu_erf": gelu_erf,
+            "relu": tf.nn.relu, "tanh": tf.tanh}[config.hidden_act]
 
 
 def gelu_erf(x):

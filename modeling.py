@@ -18,13 +18,13 @@ import math
 import tensorflow.compat.v1 as tf
 
 from cli import UserError
+from gradients import Chain, attention
 from layers import (
+    Dropout,
     activation,
-    attend_to,
     dense,
     dropout,
     gather_positions,
-    later,
     layer_norm,
     look_up,
     matmul_last,
@@ -34,7 +34,6 @@ from layers import (
     split_heads,
     vector,
 )
-from recompute import chained
 
 tf.disable_v2_behavior()
 tf.enable_resource_variables()
@@ -43,7 +42,6 @@ MOST_LAYERS = 1000  # each takes its time to build; the paper has 24 at most
 MASKED_SCORE = -10000.0  # added to the attention scores of padding
 
 Head = collections.namedtuple("Head", "loss example_loss log_probs logits")
-Rates = collections.namedtuple("Rates", "hidden attention seed")
 LayerScopes = collections.namedtuple("LayerScopes", "attention intermediate output")
 
 
@@ -156,12 +154,12 @@ class AlbertModel(object):
 
     Attributes:
       embedding_table [V, E], embedding_projection [E, H], embedding_output [B, S, H],
-      all_encoder_layers: L tensors [B, S, H], sequence_output [B, S, H], pooled_output [B, H];
-      with `positions` the last layer and sequence_output are [B, 1+P, H].
+      all_encoder_layers: L tensors [B, S, H], sequence_output [B, S, H] the last of them,
+      pooled_output [B, H].
     """
 
     def __init__(self, config, input_ids, input_mask=None, segment_ids=None, training=False,
-                 dropout_seed=0, one_hot_embeddings=False, recompute=False, positions=None):
+                 dropout_seed=0, one_hot_embeddings=False, recompute=False):
         """Builds the graph.
 
         Args:
@@ -173,8 +171,6 @@ class AlbertModel(object):
           dropout_seed: int32 scalar, equal seeds drop equal units; let it follow the step.
           one_hot_embeddings: bool, look words up by a matrix product, which a TPU prefers.
           recompute: bool, keep only each layer's input for the gradient: a third more work.
-          positions: int32 [B, P], the only ones beside 0 whose output is wanted: the last layer
-            computes no others. Default: all.
         Raises:
           UserError: S is known before the run and above max_position_embeddings.
         """
@@ -184,33 +180,45 @@ class AlbertModel(object):
                             "{}".format(length, config.max_position_embeddings))
         input_mask = tf.ones_like(input_ids) if input_mask is None else input_mask
         segment_ids = tf.zeros_like(input_ids) if segment_ids is None else segment_ids
-        rates = Rates(config.hidden_dropout_prob if training else 0.0,
-                      config.attention_probs_dropout_prob if training else 0.0, dropout_seed)
         self.config = config
-        self.positions = positions
+        self.drop = Dropout(config.hidden_dropout_prob if training else 0.0,
+                            config.attention_probs_dropout_prob if training else 0.0,
+                            dropout_seed, layer=0)
         with tf.variable_scope("bert", reuse=tf.AUTO_REUSE):
             words, self.embedding_table = factorized_embedding(
                 input_ids, config, one_hot_embeddings)
             embed = embed_google if config.embedding_style == "google" else embed_albert_zh
             self.embedding_output, self.embedding_projection = embed(
-                words, segment_ids, config, rates)
+                words, segment_ids, config, self.drop)
             bias = (1.0 - tf.cast(input_mask, words.dtype)) * MASKED_SCORE
-            bias = tf.reshape(bias, [batch, 1, 1, length])  # [B, 1, 1, S]
+            self.attention_bias = tf.reshape(bias, [batch, 1, 1, length])  # [B, 1, 1, S]
             with tf.variable_scope("encoder"):
-                self.all_encoder_layers = encoder(
-                    self.embedding_output, bias, config, rates, training, recompute, positions)
-            self.sequence_output = self.all_encoder_layers[-1]
-            with tf.variable_scope("pooler"):
-                first_token = self.sequence_output[:, 0]
-                self.pooled_output = tf.tanh(dense(first_token, config.hidden_size, config))
+                self.chains = encoder(Chain(self.embedding_output, training, recompute),
+                                      self.attention_bias, config, self.drop)
+        self.all_encoder_layers = [chain.output for chain in self.chains[1:]]
+        self.sequence_output = self.all_encoder_layers[-1]
+        self.pooled_output = self.pooled(self.sequence_output[:, 0])
 
-    def output_at(self, positions):
-        """The sequence's output at positions [B, P]: [B, P, H]."""
-        if self.positions is None:
-            return gather_positions(self.sequence_output, positions)
-        if positions is not self.positions:
-            raise ValueError("the model was built for other positions")
-        return self.sequence_output[:, 1:]
+    def pooled(self, first_token):
+        """tanh(first_token · kernel + bias) of the last layer's [CLS]: [B, H] -> [B, H]."""
+        with tf.variable_scope("bert/pooler", reuse=tf.AUTO_REUSE):
+            return tf.tanh(dense(first_token, self.config.hidden_size, self.config))
+
+    def outputs_at(self, positions):
+        """Rows of sequence_output at positions [B, P], and pooled_output, for less work.
+
+        The last layer is built once more and computes these rows alone, a sixth of a tiny model's
+        step; TensorFlow runs only what is asked for, so the whole one then costs nothing.
+
+        Returns:
+          ([B, P, H], [B, H]).
+        """
+        last = self.config.num_hidden_layers - 1
+        with tf.variable_scope("bert/encoder", reuse=tf.AUTO_REUSE):
+            rows = self.chains[last].then(lambda x: layer_at(
+                tf.pad(positions, [[0, 0], [1, 0]]), x, self.attention_bias, self.config,
+                layer_scopes(last, self.config), self.drop._replace(layer=last))).output
+        return rows[:, 1:], self.pooled(rows[:, 0])
 
 
 # ---------------------------------------------------------------------------------------------
@@ -224,20 +232,20 @@ def factorized_embedding(input_ids, config, one_hot=False):
     return look_up(table, input_ids, one_hot), table
 
 
-def embed_albert_zh(words, segment_ids, config, rates):
+def embed_albert_zh(words, segment_ids, config, drop):
     """Projects, then adds type and position H wide, then norms: ([B, S, H], [E, H])."""
     with tf.variable_scope("embeddings"):
         projection = matrix("word_embeddings_2", [config.embedding_size, config.hidden_size],
                             config)
         x = add_type_and_position(matmul_last(words, projection), segment_ids, config)
-        return dropout(layer_norm(x), rates.hidden, rates.seed, "embeddings"), projection
+        return drop.of_hidden(layer_norm(x), "embeddings"), projection
 
 
-def embed_google(words, segment_ids, config, rates):
+def embed_google(words, segment_ids, config, drop):
     """Adds type and position E wide, norms, then projects: ([B, S, H], [E, H])."""
     with tf.variable_scope("embeddings"):
         x = layer_norm(add_type_and_position(words, segment_ids, config))
-        x = dropout(x, rates.hidden, rates.seed, "embeddings")
+        x = drop.of_hidden(x, "embeddings")
     with tf.variable_scope("encoder"):
         x = dense(x, config.hidden_size, config, "embedding_hidden_mapping_in")
         with tf.variable_scope("embedding_hidden_mapping_in"):
@@ -257,16 +265,15 @@ def add_type_and_position(x, segment_ids, config):
 # 2 Cross-layer sharing: which variables layer number `index` reads is decided by layer_scopes.
 
 
-def encoder(x, attention_bias, config, rates, training=False, recompute=False, positions=None):
-    """The output of each of L layers over x [B, S, H]; attention_bias is [B, 1, 1, S]."""
-    outputs, weights = [], {}
+def encoder(chain, attention_bias, config, drop):
+    """Carries a chain's [B, S, H] through L layers; returns it before the first and after each."""
+    chains = [chain]
     for index in range(config.num_hidden_layers):
         layer = functools.partial(
-            transformer_layer, attention_bias=attention_bias, config=config, rates=rates,
-            index=index, positions=positions if index + 1 == config.num_hidden_layers else None)
-        x = chained(layer, x, weights, recompute) if training else layer(x)
-        outputs.append(x)
-    return outputs
+            transformer_layer, attention_bias=attention_bias, config=config,
+            scopes=layer_scopes(index, config), drop=drop._replace(layer=index))
+        chains.append(chains[-1].then(layer))
+    return chains
 
 
 def layer_scopes(index, config):
@@ -286,39 +293,38 @@ def layer_scopes(index, config):
     return LayerScopes(layer + "/attention", layer + "/intermediate", layer + "/output")
 
 
-def transformer_layer(x, attention_bias, config, rates, index, positions=None, after=None):
+def transformer_layer(x, attention_bias, config, scopes, drop, source=None):
     """Self-attention, then feed-forward, each with its residual: [B, S, H] -> [B, S, H].
 
-    With positions [B, P] only 0 and these are carried on, [B, 1+P, H]; `after`: see layers.later.
+    attention_bias [B, 1, 1, S] is added to the scores; source [B, S, H] is what is attended to,
+    default: x, normed before with preln.
     """
-    rates = rates._replace(seed=later(rates.seed, after))
-    scopes = layer_scopes(index, config)
-
-    def rows(y):
-        if positions is None:
-            return y
-        return gather_positions(y, tf.pad(positions, [[0, 0], [1, 0]]))
-
     def attend(y):
-        return self_attention(rows(y), y, attention_bias, config, rates, scopes.attention, index)
+        return self_attention(y, y if source is None else source, attention_bias, config,
+                              scopes.attention, drop)
 
     def feed(y):
         return feed_forward(y, config, scopes)
 
-    x = residual(x, attend, scopes.attention + "/output", config, rates, "attention", index, rows)
-    return residual(x, feed, scopes.output, config, rates, "output", index)
+    x = residual(x, attend, scopes.attention + "/output", config, drop, "attention")
+    return residual(x, feed, scopes.output, config, drop, "output")
 
 
-def residual(x, sublayer, norm_scope, config, rates, site, index, rows=tf.identity):
-    """norm(x + sublayer(x)) for postln, x + sublayer(norm(x)) for preln; rows(x) is added."""
+def layer_at(positions, x, attention_bias, config, scopes, drop):
+    """The rows of transformer_layer's output at positions [B, P]: [B, S, H] -> [B, P, H]."""
+    source = layer_norm(x, scopes.attention + "/output") if config.ln_type == "preln" else x
+    return transformer_layer(gather_positions(x, positions), attention_bias, config, scopes, drop,
+                             source)
+
+
+def residual(x, sublayer, norm_scope, config, drop, site):
+    """norm(x + sublayer(x)) for postln, x + sublayer(norm(x)) for preln."""
     if config.ln_type == "preln":
-        return rows(x) + dropout(sublayer(layer_norm(x, norm_scope)), rates.hidden, rates.seed,
-                                 site, index)
-    return layer_norm(rows(x) + dropout(sublayer(x), rates.hidden, rates.seed, site, index),
-                      norm_scope)
+        return x + drop.of_hidden(sublayer(layer_norm(x, norm_scope)), site)
+    return layer_norm(x + drop.of_hidden(sublayer(x), site), norm_scope)
 
 
-def self_attention(x, source, attention_bias, config, rates, scope, index):
+def self_attention(x, source, attention_bias, config, scope, drop):
     """softmax(Q Kᵀ / √D + bias) V of all N heads, then projected; Q from x, K, V from source."""
     heads, hidden = config.num_attention_heads, config.hidden_size
     with tf.variable_scope(scope):
@@ -326,10 +332,8 @@ def self_attention(x, source, attention_bias, config, rates, scope, index):
             split_heads(dense(y, hidden, config, "self/" + name), heads)  # [B, N, S, D]
             for name, y in (("query", x), ("key", source), ("value", source))]
         query *= 1.0 / math.sqrt(hidden // heads)
-        drop = functools.partial(dropout, rate=rates.attention, seed=rates.seed, site="weights",
-                                 index=index)
-        context = merge_heads(attend_to(query, key, value, attention_bias, drop))  # [B, S, H], as x
-        return dense(context, hidden, config, "output/dense")
+        context = attention(query, key, value, attention_bias, drop.of_attention())
+        return dense(merge_heads(context), hidden, config, "output/dense")
 
 
 def feed_forward(x, config, scopes):
@@ -342,17 +346,19 @@ def feed_forward(x, config, scopes):
 # 3 Heads: sentence order and masked words for pre-training, classes for fine-tuning.
 
 
-def sentence_order_head(model, labels):
+def sentence_order_head(pooled_output, labels, config):
     """Were the two segments swapped? labels int [B], 1 = swapped (paper, section 3.1)."""
     with tf.variable_scope("cls/seq_relationship", reuse=tf.AUTO_REUSE):
-        return class_scores(model.pooled_output, labels, 2, model.config)
+        return class_scores(pooled_output, labels, 2, config)
 
 
-def masked_lm_head(model, positions, labels, weights, weight_sum=None):
+def masked_lm_head(output, model, labels, weights, weight_sum=None):
     """Predicts the words behind [MASK].
 
     Args:
-      positions, labels: int32 [B, P], where the masked tokens stand and which they were.
+      output: [B, P, H], the last layer's rows of the masked tokens, see AlbertModel.outputs_at.
+      model: AlbertModel, whose embeddings the words are compared with.
+      labels: int32 [B, P], which words they were.
       weights: float [B, P], 0 for unused places.
       weight_sum: the loss is divided by it; default: the sum of weights. A micro-batch is given
         the whole batch's sum.
@@ -362,7 +368,7 @@ def masked_lm_head(model, positions, labels, weights, weight_sum=None):
     config = model.config
     google = config.embedding_style == "google"
     with tf.variable_scope("cls/predictions", reuse=tf.AUTO_REUSE):
-        x = tf.reshape(model.output_at(positions), [-1, config.hidden_size])  # [B*P, H]
+        x = tf.reshape(output, [-1, config.hidden_size])  # [B*P, H]
         with tf.variable_scope("transform"):
             width = config.embedding_size if google else config.hidden_size
             x = layer_norm(activation(config)(dense(x, width, config)))

@@ -4,6 +4,7 @@ In: the loss and the run's learning rate and lengths.  Out: an Update, whose `op
 """
 
 import collections
+import functools
 import math
 import warnings
 
@@ -80,20 +81,21 @@ def bias_correction(step, beta_1=0.9, beta_2=0.999):
     return tf.sqrt(1.0 - tf.pow(beta_2, t)) / (1.0 - tf.pow(beta_1, t))
 
 
-def dense_gradients(loss, variables, loss_scale=None):
+def dense_gradients(loss, variables, loss_factor=None):
     """Gradients of the loss; an embedding's rows are summed into a tensor of its shape.
 
-    loss_scale: scalar that the loss is multiplied by on the way, for numbers as small as float16's.
+    loss_factor: scalar that the loss is multiplied by on the way, for numbers as small as
+      float16's; the gradients are divided by it again.
     """
     with warnings.catch_warnings():  # the word table's gradient is dense, with or without rows
         warnings.filterwarnings("ignore", "Converting sparse IndexedSlices")
-        gradients = tf.gradients(loss if loss_scale is None else loss * loss_scale, variables)
+        gradients = tf.gradients(loss if loss_factor is None else loss * loss_factor, variables)
     unused = [v.op.name for v, g in zip(variables, gradients) if g is None]
     if unused:
         raise ValueError("the loss does not depend on {}".format(", ".join(unused)))
     gradients = [summed_rows(gradient, variable) if isinstance(gradient, tf.IndexedSlices)
                  else gradient for gradient, variable in zip(gradients, variables)]
-    return gradients if loss_scale is None else [g / loss_scale for g in gradients]
+    return gradients if loss_factor is None else [g / loss_factor for g in gradients]
 
 
 def summed_rows(gradient, variable):
@@ -123,42 +125,44 @@ def apply_update(rule, gradients, variables, proceed, loss_scale=None):
       the op, and the mean trust ratio.
     """
     global_step = tf.train.get_or_create_global_step()
-
-    counts, state = proceed, []  # state: pairs of a variable and its next value
+    counts, state, values = proceed, [], []
     if loss_scale:
-        counts, state = tf.logical_or(proceed, loss_scale.can_fall), loss_scale.after(proceed)
+        counts = tf.logical_or(proceed, loss_scale.can_fall)
+        state, values = loss_scale.state, loss_scale.next_values(proceed)
 
     def across_devices(strategy, gradients, proceed, counts, values):
+        update = strategy.extended.update  # calls a function with each device's copy and values
         rule.create_moments(variables)
-        ratios = []
-
-        def step(variable, gradient):
-            def change(copy):
-                def taken():
-                    op, ratio = rule.update(copy, devices.on_device_of(copy, variable, gradient))
-                    with tf.control_dependencies([op]):
-                        return tf.identity(ratio)
-                ratios.append(tf.cond(devices.on_device_of(copy, variable, proceed), taken,
-                                      lambda: tf.zeros([])))
-                return ratios[-1].op
-            return strategy.extended.update(variable, change, group=True)
-
-        def assign(variable, value):
-            return strategy.extended.update(variable, lambda copy: copy.assign(
-                devices.on_device_of(copy, variable, value)).op, group=True)
-
-        def count(copy):
-            taken = devices.on_device_of(copy, global_step, counts)
-            return copy.assign_add(tf.cast(taken, copy.dtype)).op
-
-        with tf.control_dependencies([step(*pair) for pair in zip(variables, gradients)]):
-            counted = tf.group(
-                strategy.extended.update(global_step, count, group=True),
-                *[assign(variable, value) for (variable, _), value in zip(state, values)])
-        return counted, tf.reduce_mean(tf.stack(ratios))
+        ratios = [ratio for variable, gradient in zip(variables, gradients)
+                  for ratio in update(variable, functools.partial(update_if, rule),
+                                      args=(gradient, proceed), group=False)]
+        with tf.control_dependencies(ratios):
+            counted = update(global_step, count_if, args=(counts,))
+            kept = [update(variable, assign, args=(value,))
+                    for variable, value in zip(state, values)]
+        return tf.group(counted, *kept), tf.reduce_mean(tf.stack(ratios))
 
     return tf.distribute.get_replica_context().merge_call(
-        across_devices, args=(gradients, proceed, counts, [value for _, value in state]))
+        across_devices, args=(gradients, proceed, counts, values))
+
+
+def update_if(rule, variable, gradient, proceed):
+    """Lets the optimizer update the variable if `proceed`; returns the trust ratio, 0 if not."""
+    def updated():
+        op, ratio = rule.update(variable, gradient)
+        with tf.control_dependencies([op]):
+            return tf.identity(ratio)
+    return tf.cond(proceed, updated, lambda: tf.zeros([]))
+
+
+def count_if(step, counts):
+    """Adds 1 to the step if `counts`."""
+    return step.assign_add(tf.cast(counts, step.dtype)).op
+
+
+def assign(variable, value):
+    """Sets the variable."""
+    return variable.assign(value).op
 
 
 def create_optimizer(loss, learning_rate, num_train_steps, num_warmup_steps, optimizer="lamb",

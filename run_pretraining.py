@@ -23,7 +23,6 @@ from training import (
     estimator,
     failures,
     former_run,
-    host_allocator,
     machines,
     memory,
     micro_batches,
@@ -414,7 +413,7 @@ def pretrain(job):
         model_fn, engine._replace(chosen=devices.ALONE))
     evaluate_now = functools.partial(evaluate, alone, engine, job.evaluation)
     if job.training:
-        host_allocator.keep_freed_memory(not job.training.recompute)
+        memory.keep_freed_memory(not job.training.recompute)
         train(trainer, job, evaluate_now)
     if job.evaluation and job.evaluation.at_end and not engine.chosen.worker:
         evaluate_now()

@@ -32,7 +32,7 @@ import cli
 import devices
 import modeling
 import run_pretraining
-from training import host_allocator, memory, micro_batches, run_settings
+from training import memory, micro_batches, run_settings
 
 CASE = re.compile(r"(tiny|base|large|xlarge|xxlarge)(:[1-9]\d*){3}$")
 STATUS = "/proc/self/status"  # getrusage counts what the parent held when it was forked
@@ -177,7 +177,7 @@ def measure(case, steps, warm_up, arguments):
     """Runs the steps of one row in this process; returns its figures by name."""
     config, lengths = model_of(case), lengths_of(case)
     engine, training = settled(config, lengths, arguments)
-    host_allocator.keep_freed_memory(not training.recompute)
+    memory.keep_freed_memory(not training.recompute)
     with tf.Graph().as_default():
         features = {name: tf.placeholder_with_default(value, value.shape)
                     for name, value in random_batch(config, *lengths).items()}

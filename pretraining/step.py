@@ -94,11 +94,12 @@ def heads(features, config, use_tpu=False, bfloat16=False, weight_sum=None, **op
     with precision.tpu_bfloat16(bfloat16):
         model = modeling.AlbertModel(
             config, features["input_ids"], features["input_mask"], features["segment_ids"],
-            one_hot_embeddings=use_tpu, positions=features["masked_lm_positions"], **options)
-        masked = modeling.masked_lm_head(
-            model, features["masked_lm_positions"], features["masked_lm_ids"],
-            features["masked_lm_weights"], weight_sum)
-        return masked, modeling.sentence_order_head(model, features["next_sentence_labels"])
+            one_hot_embeddings=use_tpu, **options)
+        output, pooled_output = model.outputs_at(features["masked_lm_positions"])
+        masked = modeling.masked_lm_head(output, model, features["masked_lm_ids"],
+                                         features["masked_lm_weights"], weight_sum)
+        return masked, modeling.sentence_order_head(
+            pooled_output, features["next_sentence_labels"], config)
 
 
 def dropout_seed(features):

@@ -66,8 +66,8 @@ config = modeling.AlbertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2,
                                num_attention_heads=2, intermediate_size=16)
 
 def gradients(x):
-    y = modeling.encoder(x, tf.zeros([2, 1, 1, 16]), config, modeling.Rates(0.0, 0.0, 0),
-                         training=True, recompute={recompute})[-1]
+    y = modeling.encoder(modeling.Chain(x, recompute={recompute}), tf.zeros([2, 1, 1, 16]), config,
+                         modeling.Dropout(0.0, 0.0, 0, 0))[-1].output
     return tf.gradients(tf.reduce_sum(tf.square(y)), tf.trainable_variables())
 
 with tf.Session() as session:

@@ -1,12 +1,14 @@
 """How many sequences a device holds in training: an estimate, and the choice made by it.
 
-In: the model's config, the lengths and the device.  Out: bytes; a micro-batch size.
+In: the model's config, the lengths and the device.  Out: bytes; a micro-batch size; settings of the
+C library's malloc.
 
-The estimate counts what a step keeps for its gradient. tests/test_device_memory.py and
+The estimate counts what a step keeps for its gradient. tests/training/test_memory.py and
 benchmarks/pretraining_step.py hold it against measured peaks.
 """
 
 import collections
+import ctypes
 import os
 
 import tensorflow.compat.v1 as tf
@@ -19,6 +21,11 @@ PROCESS = (350 if tf.__version__.startswith("1.") else 520) * 2 ** 20
 PARAMETER_COPIES = 6  # weights, two moments, gradients, clipped gradients, work of the update
 TPU_CORE = 8 * 2 ** 30  # of a v2, the smallest there is
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+# Settings of glibc's malloc, which TensorFlow takes a CPU's tensors from, by malloc.h's numbers.
+TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -3, -4, -8
+FOR_SPEED = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, ARENA_MAX: 1}  # -1: never
+FOR_LOW_PEAK = {MMAP_MAX: 65536, MMAP_THRESHOLD: 2 ** 22, TRIM_THRESHOLD: 2 ** 22, ARENA_MAX: 1}
 
 Shape = collections.namedtuple("Shape", "seq_length max_predictions")
 
@@ -151,3 +158,20 @@ def choose_micro_batch(config, shape, batch_size, memory, micro_batch_size=0,
                            "--micro_batch_size, --recompute=true or a shorter --max_seq_length "
                            "takes less", 100 * USABLE)
     return rows, again
+
+
+def keep_freed_memory(keep):
+    """Sets malloc to keep a freed tensor's memory for the next, or to give back 4 MB and more.
+
+    By default every large tensor comes from the system page by page and goes back there, a tenth
+    of a small model's step; and those below 32 MB leave gaps, as much as the memory in use.
+
+    Returns:
+      bool, whether the C library could be told so; only glibc can.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):  # no glibc
+        return False
+    return all([mallopt(number, value) for number, value in
+                (FOR_SPEED if keep else FOR_LOW_PEAK).items()])

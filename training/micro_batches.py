@@ -19,7 +19,7 @@ def check_micro_batch_size(micro_batch_size, batch_size):
                         "batch, or be 0 to be chosen".format(micro_batch_size, batch_size))
 
 
-def sum_over_micro_batches(contribution, features, micro_batch_size, loss_scale=None):
+def sum_over_micro_batches(contribution, features, micro_batch_size, loss_factor=None):
     """Adds up scalars and gradients over the micro-batches of a batch.
 
     Args:
@@ -27,7 +27,7 @@ def sum_over_micro_batches(contribution, features, micro_batch_size, loss_scale=
         are the sums of its micro-batches'; "loss" is differentiated.
       features: dict of tensors [B, ...], B known before the run.
       micro_batch_size: M, a divisor of B; B itself gives the plain graph without a loop.
-      loss_scale: see dense_gradients.
+      loss_factor: see dense_gradients.
     Returns:
       (OrderedDict of the batch's scalars, its gradients in the order of tf.trainable_variables()).
     """
@@ -41,11 +41,11 @@ def sum_over_micro_batches(contribution, features, micro_batch_size, loss_scale=
     first = contribution(features if micro_batch_size == rows else micro_batch(0))
     variables = tf.trainable_variables()
     if micro_batch_size == rows:
-        return first, dense_gradients(first["loss"], variables, loss_scale)
+        return first, dense_gradients(first["loss"], variables, loss_factor)
 
     def add(index, scalars, gradients):
         found = contribution(micro_batch(index))
-        more = dense_gradients(found["loss"], variables, loss_scale)
+        more = dense_gradients(found["loss"], variables, loss_factor)
         return (index + 1, tuple(a + b for a, b in zip(scalars, found.values())),
                 tuple(a + b for a, b in zip(gradients, more)))
 

@@ -109,14 +109,14 @@ class LossScale(object):
         self.value, self.finite_steps, self.skipped = [v.read_value() for v in self.state]
         self.can_fall = self.value > 1.0
 
-    def after(self, finite):
-        """Pairs of a variable and its value after a step; finite: bool, was it taken."""
+    def next_values(self, finite):
+        """The values of `state` after a step; finite: bool scalar, whether the step was taken."""
         finite_steps = tf.where(finite, self.finite_steps + 1.0, 0.0)
         grown = finite_steps >= self.growth_steps
         value = tf.where(finite, tf.where(grown, self.value * 2.0, self.value),
                          tf.maximum(self.value / 2.0, 1.0))
         skipped = self.skipped + 1.0 - tf.cast(finite, tf.float32)
-        return list(zip(self.state, [value, tf.where(grown, 0.0, finite_steps), skipped]))
+        return [value, tf.where(grown, 0.0, finite_steps), skipped]
 
 
 def local_scalar(name, value):

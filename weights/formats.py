@@ -52,11 +52,11 @@ def graph_outputs(config, heads, ids=None, mask=None, segments=None):
     if heads.pooler:
         outputs["pooled output"] = model.pooled_output
     if heads.masked:
-        everywhere = tf.zeros_like(ids) + tf.range(ids.shape.as_list()[1])  # [B, S]
         outputs["masked words"] = modeling.masked_lm_head(
-            model, everywhere, ids, tf.ones(ids.shape)).logits
+            model.sequence_output, model, ids, tf.ones(ids.shape)).logits
     if heads.order:
-        outputs["sentence order"] = modeling.sentence_order_head(model, None).logits
+        outputs["sentence order"] = modeling.sentence_order_head(
+            model.pooled_output, None, config).logits
     if heads.labels:
         outputs["classes"] = modeling.classification_head(
             model.pooled_output, None, heads.labels, config).logits

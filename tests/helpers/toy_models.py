@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 from helpers.toy_records import toy_record
 from helpers.toys import FIXTURES, TOY_CONFIG, toy_tokens
 
+import layers
 import modeling
 
 ROWS = 8
@@ -49,12 +50,14 @@ def build(config, features, **options):
     model = modeling.AlbertModel(config, tf.constant(features["input_ids"]),
                                  tf.constant(features["input_mask"]),
                                  tf.constant(features["segment_ids"]), **options)
+    rows = layers.gather_positions(
+        model.sequence_output, tf.constant(features["masked_lm_positions"]))
     masked = modeling.masked_lm_head(
-        model, tf.constant(features["masked_lm_positions"]),
-        tf.constant(features["masked_lm_ids"]),
+        rows, model, tf.constant(features["masked_lm_ids"]),
         tf.constant(features["masked_lm_weights"].astype(np.float32)))
     order = modeling.sentence_order_head(
-        model, tf.reshape(tf.constant(features["next_sentence_labels"]), [-1]))  # [B]
+        model.pooled_output, tf.reshape(tf.constant(features["next_sentence_labels"]), [-1]),  # [B]
+        config)
     return model, masked, order
 
 

@@ -114,7 +114,7 @@ def test_smallest_gpu_decides(monkeypatch):
 
 def test_malloc_is_told():
     told = subprocess.check_output(
-        [sys.executable, "-c", "from training import host_allocator as a\n"
+        [sys.executable, "-c", "from training import memory as a\n"
          "print([a.keep_freed_memory(True), a.keep_freed_memory(False)])"], cwd=ROOT)
     assert told.decode("utf-8").strip() == str([sys.platform.startswith("linux")] * 2)
 
@@ -124,15 +124,15 @@ import sys
 sys.path[:0] = [{root!r}, {root!r} + "/benchmarks"]
 import tensorflow.compat.v1 as tf
 import modeling
-from training import host_allocator
+from training import memory
 from pretraining_step import peak_megabytes
 
-host_allocator.keep_freed_memory(False)
+memory.keep_freed_memory(False)
 config = modeling.AlbertConfig(vocab_size=100, hidden_size=768, num_hidden_layers=12,
                                num_attention_heads=12, intermediate_size=3072)
 inputs = tf.get_variable("inputs", [4, 512, 768], initializer=tf.random_normal_initializer())
-output = modeling.encoder(inputs + 0.0, tf.zeros([4, 1, 1, 512]), config,
-                          modeling.Rates(0.0, 0.0, 0), training=True, recompute=True)[-1]
+output = modeling.encoder(modeling.Chain(inputs + 0.0, recompute=True), tf.zeros([4, 1, 1, 512]),
+                          config, modeling.Dropout(0.0, 0.0, 0, 0))[-1].output
 gradients = [tf.reduce_sum(gradient) for gradient in tf.gradients(
     tf.reduce_sum(tf.square(output)), tf.trainable_variables())]
 with tf.Session() as session:

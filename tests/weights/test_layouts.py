@@ -32,9 +32,11 @@ def build(config, features):
     """Model, both heads and the sum of their losses over constant features."""
     model = modeling.AlbertModel(config, *[tf.constant(features[name]) for name in (
         "input_ids", "input_mask", "segment_ids")])
-    masked = modeling.masked_lm_head(model, *[tf.constant(features["masked_lm_" + name])
-                                              for name in ("positions", "ids", "weights")])
-    order = modeling.sentence_order_head(model, tf.constant(features["next_sentence_labels"]))
+    rows, pooled = model.outputs_at(tf.constant(features["masked_lm_positions"]))
+    masked = modeling.masked_lm_head(rows, model, *[tf.constant(features["masked_lm_" + name])
+                                                    for name in ("ids", "weights")])
+    order = modeling.sentence_order_head(pooled, tf.constant(features["next_sentence_labels"]),
+                                         config)
     return model, masked, order, masked.loss + order.loss
 
 
