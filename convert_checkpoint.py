@@ -170,7 +170,7 @@ def write_files(folder, form, model, image, companions):
     if tokens:
         files[predictor.VOCABULARY] = "".join(token + "\n" for token in tokens)
     if description:
-        files[predictor.DESCRIPTION] = huggingface.json_text(description)
+        files[predictor.DESCRIPTION.format("classifier")] = huggingface.json_text(description)
     for name, content in files.items():
         with tf.io.gfile.GFile(os.path.join(folder, name), "wb") as stream:
             stream.write(content if isinstance(content, bytes) else content.encode("utf-8"))
