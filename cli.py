@@ -35,11 +35,11 @@ class UserError(Exception):
     """Something the user can put right. The message names the file, line, flag or variable."""
 
 
-def run(main, define_flags, operand=None):
+def run(main, define_flags, takes_texts=False):
     """Defines the flags, parses sys.argv, calls main(flag_values); UserError becomes one line.
 
-    One argument that is no flag is the value of flag `operand`, where the script has such a one.
-    Flags are defined here and not on import, so that scripts can import one another.
+    Flags are defined here and not on import, so that scripts can import one another. With
+    takes_texts main is also given the list of arguments that are no flags; else one is an error.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
@@ -50,7 +50,7 @@ def run(main, define_flags, operand=None):
     absl_logging.get_absl_handler().setFormatter(
         logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S"))
     try:
-        app.run(lambda arguments: _guarded(main, arguments, operand),
+        app.run(lambda arguments: _guarded(main, arguments, takes_texts),
                 understood(sys.argv, flags.FLAGS))
     except UserError as error:
         end_at_once(error)
@@ -91,11 +91,13 @@ def is_for_users(record):
 logging.getLogger("tensorflow").addFilter(is_for_users)  # here, for what comes while importing
 
 
-def _guarded(main, arguments, operand):
+def _guarded(main, arguments, takes_texts):
     try:
-        if operand and len(arguments) == 2:
-            setattr(flags.FLAGS, operand, arguments[1])
-        elif len(arguments) > 1:
+        if takes_texts:
+            # The locale may be no UTF-8 one; the terminal's bytes are.
+            return main(flags.FLAGS, [os.fsencode(text).decode("utf-8", "replace")
+                                      for text in arguments[1:]])
+        if len(arguments) > 1:
             raise UserError("unexpected argument {!r}: every setting is a --flag=value, and a "
                             "pattern with * stands in quotes".format(arguments[1]))
         return main(flags.FLAGS)

@@ -25,6 +25,7 @@ import tokenization
 from cli import UserError
 from fine_tuning import predictor
 from weights import checkpoints, formats, huggingface, layouts, verification
+from weights.folders import only_file
 
 CHECKPOINT_NAMES = {"google": "model.ckpt-best", "bert": "bert_model.ckpt"}  # else model.ckpt
 DEFAULT_LENGTH = 128  # of a classifier that does not say for how many tokens it is
@@ -108,14 +109,6 @@ def described(said, asked, labels, lower_case, config):
               "input_encoding": "utf-8",
               "max_seq_length": min(DEFAULT_LENGTH, config.max_position_embeddings)}
     return dict(unsaid, **dict(said, labels=labels, do_lower_case=lower_case, save_best=False))
-
-
-def only_file(folder, pattern, flag_name):
-    """The one file of a folder that matches; None if there is none; UserError if several."""
-    found = sorted(tf.io.gfile.glob(os.path.join(folder, pattern)))
-    if len(found) > 1:
-        raise UserError("--{}: name one of {}".format(flag_name, ", ".join(found)))
-    return found[0] if found else None
 
 
 # ---- reading and writing -----------------------------------------------------------------------

@@ -197,13 +197,17 @@ def model_rows(path):
         yield "" if number else "it serves as", line
 
 
-def main(flag_values):
-    """Prints the report."""
+def main(flag_values, texts=()):
+    """Prints the report of --folder, or of the one argument that is no flag."""
     tf.logging.set_verbosity(tf.logging.WARN)
-    cli.require_flags(flag_values, ["folder"])
-    for title, text in model_rows(flag_values.folder.rstrip("/")):
+    if len(texts) > 1:
+        raise cli.UserError("one folder at a time: {}".format(" ".join(texts)))
+    folder = texts[0] if texts else flag_values.folder
+    if not folder:
+        raise cli.UserError("--folder is required")
+    for title, text in model_rows(folder.rstrip("/")):
         print("{:<24}{}".format(title, text))
 
 
 if __name__ == "__main__":
-    cli.run(main, define_flags, operand="folder")
+    cli.run(main, define_flags, takes_texts=True)
