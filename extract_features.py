@@ -36,7 +36,7 @@ class Encoder(object):
     """An encoder that turns texts into vectors, loaded once.
 
     Attributes:
-      files: weights.folders.ModelFiles.  cut: texts so far that were longer than allowed.
+      files: weights.folders.FoundModel.  cut: texts so far that were longer than allowed.
     """
 
     def __init__(self, model_dir, pooling="mean", layer=-1, batch_size=32, max_seq_length=None,
@@ -73,7 +73,8 @@ class Encoder(object):
         with self.session.graph.as_default():
             self.inputs = [tf.placeholder(tf.int32, [None, None], name)
                            for name in ("ids", "mask", "segments")]
-            self.vectors = pooled(modeling.AlbertModel(config, *self.inputs), self.inputs[1],
+            self.vectors = pooled(modeling.AlbertModel(
+                config, *self.inputs, pooler=False), self.inputs[1],
                                   pooling, layer)
             checkpoints.restore(self.session, self.files.checkpoint)
 

@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 import cli
+import layers
 import modeling
 from fine_tuning.tasks import decoded_lines
 from tokenization import FullTokenizer
@@ -32,7 +33,7 @@ class MaskFiller(object):
     """A pre-trained model with its head for masked words, loaded once.
 
     Attributes:
-      files: weights.folders.ModelFiles.  top_k: number of candidates for each [MASK].
+      files: weights.folders.FoundModel.  top_k: number of candidates for each [MASK].
     """
 
     def __init__(self, model_dir, top_k=5, **named):
@@ -100,9 +101,10 @@ def mask_graph(config, top_k, words):
     those that the vocabulary holds.
     """
     inputs = [tf.placeholder(tf.int32, [None, None], name) for name in ("ids", "positions")]
-    model = modeling.AlbertModel(config, inputs[0], positions=inputs[1])
+    model = modeling.AlbertModel(config, inputs[0], pooler=False)
     unknown = tf.zeros_like(inputs[1])  # [B, P]: the head also computes a loss, not asked for here
-    head = modeling.masked_lm_head(model, inputs[1], unknown, tf.cast(unknown, tf.float32))
+    head = modeling.masked_lm_head(layers.gather_positions(model.sequence_output, inputs[1]), model,
+                                   unknown, tf.cast(unknown, tf.float32))
     return inputs, tf.nn.top_k(tf.nn.softmax(head.logits)[:, :words], top_k)
 
 

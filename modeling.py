@@ -159,7 +159,7 @@ class AlbertModel(object):
     """
 
     def __init__(self, config, input_ids, input_mask=None, segment_ids=None, training=False,
-                 dropout_seed=0, one_hot_embeddings=False, recompute=False):
+                 dropout_seed=0, one_hot_embeddings=False, recompute=False, pooler=True):
         """Builds the graph.
 
         Args:
@@ -171,6 +171,7 @@ class AlbertModel(object):
           dropout_seed: int32 scalar, equal seeds drop equal units; let it follow the step.
           one_hot_embeddings: bool, look words up by a matrix product, which a TPU prefers.
           recompute: bool, keep only each layer's input for the gradient: a third more work.
+          pooler: bool, whether there is a pooled_output; heads over the sequence have none.
         Raises:
           UserError: S is known before the run and above max_position_embeddings.
         """
@@ -197,7 +198,7 @@ class AlbertModel(object):
                                       self.attention_bias, config, self.drop)
         self.all_encoder_layers = [chain.output for chain in self.chains[1:]]
         self.sequence_output = self.all_encoder_layers[-1]
-        self.pooled_output = self.pooled(self.sequence_output[:, 0])
+        self.pooled_output = self.pooled(self.sequence_output[:, 0]) if pooler else None
 
     def pooled(self, first_token):
         """tanh(first_token · kernel + bias) of the last layer's [CLS]: [B, H] -> [B, H]."""
@@ -397,6 +398,15 @@ def class_scores(x, labels, num_labels, config):
     weights = matrix("output_weights", [num_labels, config.hidden_size], config)
     logits = tf.matmul(x, weights, transpose_b=True) + vector("output_bias", num_labels)
     return softmax_head(logits, labels)
+
+
+def tag_head(sequence_output, num_tags, config, dropout_rate=0.0, dropout_seed=0):
+    """Logits [B, S, T] of T tags at each place of sequence_output [B, S, H]."""
+    batch, length, hidden = shape_list(sequence_output)
+    x = dropout(sequence_output, dropout_rate, dropout_seed, "classifier")
+    with tf.variable_scope(tf.get_variable_scope(), reuse=tf.AUTO_REUSE):
+        head = class_scores(tf.reshape(x, [-1, hidden]), None, num_tags, config)  # [B*S, H]
+    return tf.reshape(head.logits, [batch, length, num_tags])  # [B, S, T]
 
 
 def softmax_head(logits, labels):

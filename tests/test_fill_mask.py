@@ -35,8 +35,8 @@ def expected_probabilities(filler, ids, place):
     config = filler.files.config
     with tf.Graph().as_default(), tf.Session() as session:
         model = modeling.AlbertModel(config, tf.constant([ids]))
-        head = modeling.masked_lm_head(model, tf.constant([[place]]), tf.constant([[1]]),
-                                       tf.constant([[1.0]]))
+        head = modeling.masked_lm_head(model.sequence_output[:, place:place + 1], model,
+                                       tf.constant([[1]]), tf.constant([[1.0]]))
         checkpoints.restore(session, filler.files.checkpoint)
         return session.run(tf.nn.softmax(head.logits))[0]
 
