@@ -22,7 +22,7 @@ import modeling
 from fine_tuning.tasks import decoded_lines
 from tokenization import FullTokenizer
 from weights import checkpoints
-from weights.folders import model_files
+from weights.folders import found_model
 
 MASK = "[MASK]"
 
@@ -40,12 +40,12 @@ class MaskFiller(object):
         """Loads the newest checkpoint of a folder, or the checkpoint named.
 
         Args:
-          model_dir: see weights.folders.model_files, as **named.
+          model_dir: see weights.folders.found_model, as **named.
           top_k: candidates for each [MASK].
         Raises:
           UserError: no such model, or one without the head for masked words.
         """
-        self.files = model_files(model_dir, **named)
+        self.files = found_model(model_dir, **named)
         self.tokenizer = FullTokenizer(self.files.vocab_file, self.files.do_lower_case)
         config, words = self.files.config, len(self.tokenizer.vocab)
         if words > config.vocab_size:

@@ -101,8 +101,9 @@ def make_seeds(folder):
     classifier = write_model(path("classifier"), config, vocab,
                              layouts.Heads(True, False, False, 2))
     predictor.write_description(classifier, {
-        "head": "classifier", "task_name": "tsv", "columns": "text_a,text_b", "data_dir": None, "labels": ["0", "1"],
-        "pair": True, "max_seq_length": 24, "do_lower_case": True, "input_encoding": "utf-8"},
+        "head": "classifier", "task_name": "tsv", "columns": "text_a,text_b", "data_dir": None,
+        "labels": ["0", "1"], "pair": True, "max_seq_length": 24, "do_lower_case": True,
+        "input_encoding": "utf-8"},
         modeling.AlbertConfig(**config), vocab)
     rows = write_bytes(path("rows.tsv"), "".join("{}\t{}\n".format(
         SENTENCES[row % 4], SENTENCES[row * 3 % 4]) for row in range(8)).encode("utf-8"))

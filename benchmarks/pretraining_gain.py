@@ -90,7 +90,7 @@ def run_command(script, arguments):
     return time.time() - started
 
 
-def figures(path):
+def figures_of(path):
     """The name = value lines of a results file as a dict of floats."""
     with open(path, encoding="utf-8") as stream:
         return {name: float(value) for name, value in (line.split(" = ") for line in stream)}
@@ -133,7 +133,7 @@ def pretrained_model(settings):
     spent = run_command("run_pretraining.py", dict(
         shared, output_dir=folder, do_train=True, do_eval=True, num_train_steps=steps,
         num_warmup_steps=min(100, steps // 10)))
-    return folder, figures(os.path.join(folder, "eval_results.txt")), steps, spent
+    return folder, figures_of(os.path.join(folder, "eval_results.txt")), steps, spent
 
 
 # --- fine-tuning ------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def fine_tuned(subject, data, checkpoint, rate, seed, settings, results):
         shared, do_train=True, train_batch_size=32, learning_rate=rate, random_seed=seed,
         num_train_epochs=subject.epochs, init_checkpoint=checkpoint))
     run_command("run_classifier.py", dict(shared, eval_split="test"))
-    accuracy = {split: figures(os.path.join(folder, name))["accuracy"] for split, name in (
+    accuracy = {split: figures_of(os.path.join(folder, name))["accuracy"] for split, name in (
         ("dev", "eval_results.txt"), ("test", "eval_results_test.txt"))}
     row = results.add(key, seconds=seconds, **accuracy)
     print("{} {} rate {} seed {}: dev {dev:.4f} test {test:.4f}".format(*key, **row), flush=True)

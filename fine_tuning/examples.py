@@ -102,7 +102,7 @@ def text_batches(task, sources, input_encoding, encoder, count, batch_size=8):
 
 
 def random_batches(encoder, count, seed, batch_size=8):
-    """The like of text_batches from words drawn at random, where there are no texts."""
+    """Batches as text_batches gives them, of words drawn at random, where there are no texts."""
     rng = np.random.RandomState(seed)
     words = len(encoder.tokenizer.vocab)
     batches = []

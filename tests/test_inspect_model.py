@@ -99,7 +99,7 @@ def test_a_classifier_and_what_it_is_exported_to(tmp_path, toy_vocab):
     assert (rows["task_name"], rows["pair"], rows["max_seq_length"]) == ("lcqmc", "True", "40")
     assert "--do_predict --predict_file=FILE" in rows[""]
     saved = os.path.join(folder, "saved_model")
-    export.export_saved_model(folder, predictor.read_description(folder), saved)
+    export.export_saved_model(predictor.Predictor(folder), saved)
     exported = rows_of(saved)
     assert exported["model"] == "SavedModel" and exported["heads"] == rows["heads"]
     assert exported["parameters"] == rows["parameters"] and "Predictor" in exported["it serves as"]

@@ -20,7 +20,7 @@ DEFAULT_VOCABULARY = os.path.join("albert_config", VOCABULARY)
 FoundModel = collections.namedtuple("FoundModel", "config checkpoint vocab_file do_lower_case")
 
 
-def model_files(path, config_file=None, vocab_file=None, do_lower_case=None):
+def found_model(path, config_file=None, vocab_file=None, do_lower_case=None):
     """What the user's words for a model stand for.
 
     Of a fine-tuned model whose run kept the best checkpoint that one is taken, else the newest.
