@@ -138,7 +138,7 @@ def write_files(folder, form, model, image, companions):
     if vocab:
         files[predictor.VOCABULARY] = "".join(token + "\n" for token in vocab)
     if description and labels:
-        files[predictor.DESCRIPTION] = huggingface.json_text(
+        files[predictor.DESCRIPTION.format("classifier")] = huggingface.json_text(
             dict(description, labels=labels, save_best=False))
     for name, content in files.items():
         with tf.io.gfile.GFile(os.path.join(folder, name), "wb") as stream:

@@ -17,7 +17,6 @@ import shutil
 import subprocess
 import sys
 import time
-import types
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
@@ -133,15 +132,15 @@ def accuracy_table(settings):
 # --- speed ------------------------------------------------------------------------------------
 
 
-def speed(examples, setup, training, pad_to, batches):
+def speed(examples, config, num_labels, training, pad_to, batches):
     """(examples per second, examples per CPU second) of training or prediction."""
-    run = types.SimpleNamespace(use_tpu=False, classifier_dropout=0.1)
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(1)
-        data = example_batches(examples, BATCH, pad_to, seed=1)
+        data = example_batches(examples, BATCH, 1, pad_to)
         iterator = tf.data.make_initializable_iterator(data)
-        head = run_classifier.classifier(iterator.get_next(), setup, run, training,
-                                         tf.cast(tf.train.get_or_create_global_step(), tf.int32))
+        head = run_classifier.classifier(
+            iterator.get_next(), config, num_labels, 0.1 if training else 0.0, training,
+            tf.cast(tf.train.get_or_create_global_step(), tf.int32))
         step = head.log_probs
         if training:
             step = optimization.create_optimizer(head.loss, 1e-4, 1000, 0, optimizer="adamw").op
@@ -163,12 +162,13 @@ def speed_table(settings):
         task, task.labels, os.path.join(settings.data_dir, "lcqmc", "test.txt"), encoder,
         os.path.join(settings.output_dir, "encoded"), "utf-8", True)
     config = modeling.AlbertConfig.from_json_file(settings.bert_config_file)
-    setup = run_classifier.Setup(task, task.labels, config, encoder, None)
     print("\n| LCQMC, batch {}, max_seq_length {} | longest of the batch | padded to {} | factor "
           "|\n| --- | --- | --- | --- |".format(BATCH, LONGEST, LONGEST))
     for title, training in (("training", True), ("prediction", False)):
-        short = speed(examples, setup, training, None, settings.speed_batches)
-        padded = speed(examples, setup, training, LONGEST, settings.speed_batches)
+        short = speed(examples, config, len(task.labels), training, None,
+                      settings.speed_batches)
+        padded = speed(examples, config, len(task.labels), training, LONGEST,
+                       settings.speed_batches)
         for unit, few, many in zip(("examples/s", "examples/CPU-s"), short, padded):
             print("| {}, {} | {:.1f} | {:.1f} | {:.2f} |".format(
                 title, unit, few, many, few / many), flush=True)

@@ -6,8 +6,9 @@ exported models.
   tasks           where a task's files are, how a row reads, which labels there are
   examples        rows -> token ids -> batches
   report          what a classifier got right
+  fine_tuner      flags, checks and training of every fine-tuning script
   early_stopping  training in parts, until dev no longer gains
-  predictor       a fine-tuned folder -> probabilities, from Python, files and pipes
+  predictor       a fine-tuned folder -> probabilities: the engine for files, pipes and Python
   export          SavedModel and TFLite
 """
 

@@ -1,13 +1,14 @@
 """Texts -> token ids -> batches: the input of fine-tuning, evaluation and prediction.
 
 In: a task's file.  Out: a cache file of token ids, and tf.data batches of input_ids, input_mask,
-segment_ids [B, S] int32, label_ids, row [B] int32 and weight [B] float.
+segment_ids [B, S], row [B] and label_ids [B] (or [B, targets], or [B, S]), all int32.
 
 Sentence pairs are short (LCQMC: 25 tokens on average where 128 are allowed), so rows of like
 length share a batch and S is the longest of the batch, not the longest allowed.
 
 A cache file holds int32 values: HEADER, then for each row the end of its tokens, the length of
-its first segment and its label (-1: none), then the tokens of all rows one after the other.
+its first segment and its targets (a label, -1 for none; the two ends of an answer; a tag for each
+token), each kind one after the other, then the tokens of all rows.
 """
 
 import array
@@ -25,8 +26,11 @@ from cli import UserError
 from fine_tuning import tasks
 from weights.checkpoints import write_whole
 
-HEADER = ("format", "rows", "tokens", "longest", "cut", "unlabelled")
-FORMAT = 1
+HEADER = ("format", "rows", "tokens", "longest", "cut", "unlabelled", "targets")
+FORMAT = 2  # of a cache file
+DIGEST = 1  # of its name; a folder knows by it what it was trained on
+NO_LABEL = -1
+PER_TOKEN = 0  # `targets` of a file in which each token has one
 WINDOW = 64  # batches; rows are sorted by length within so many, which are drawn at random
 
 Examples = collections.namedtuple("Examples", ("path", "source") + HEADER[1:])
@@ -34,6 +38,7 @@ Examples.__doc__ = """An encoded file.
 
 path: cache file.  source: file it was made from.  rows, tokens: counts.  longest: tokens of the
 longest row.  cut: rows that were longer than allowed.  unlabelled: rows without a label.
+targets: numbers to learn of a row, or PER_TOKEN.
 """
 
 
@@ -73,12 +78,11 @@ class TextEncoder(object):
         return self.tokenizer.convert_tokens_to_ids(self.tokenizer.tokenize(text))
 
 
-def padded_arrays(encoder, texts, seq_length=None):
-    """Model input for a list of (text_a, text_b or None): three int32 arrays [B, S].
+def padded_arrays(encoded, seq_length=None):
+    """Model input for a list of (ids, length of the first segment): three int32 arrays [B, S].
 
     S is the longest row's length, or seq_length where it is given.
     """
-    encoded = [encoder(*pair)[:2] for pair in texts]
     width = seq_length or max(len(ids) for ids, _ in encoded)
     input_ids, mask, segments = np.zeros([3, len(encoded), width], np.int32)
     for row, (ids, first) in enumerate(encoded):
@@ -92,9 +96,9 @@ def text_batches(task, sources, input_encoding, encoder, count, batch_size=8):
     """Lists of padded_arrays for the first `count` rows of some files."""
     rows = itertools.chain.from_iterable(
         rows_of_file(task, source, read_bytes(source), input_encoding) for source in sources)
-    texts = [(row.text_a, row.text_b) for row in itertools.islice(rows, count)]
-    return [padded_arrays(encoder, texts[start:start + batch_size])
-            for start in range(0, len(texts), batch_size)]
+    encoded = [encoder(row.text_a, row.text_b)[:2] for row in itertools.islice(rows, count)]
+    return [padded_arrays(encoded[start:start + batch_size])
+            for start in range(0, len(encoded), batch_size)]
 
 
 def random_batches(encoder, count, seed, batch_size=8):
@@ -127,7 +131,29 @@ def cached_examples(task, labels, source, encoder, folder, input_encoding, need_
       UserError: see tasks; also a file without rows.
     """
     content = read_bytes(source)
-    key = cache_key(task, labels, content, encoder, input_encoding)
+    settings = [task.name, task.columns, labels, encoder.max_seq_length, input_encoding]
+
+    def rows():
+        found = rows_of_file(task, source, content, input_encoding, labels, need_labels)
+        return encoded_rows(found, labels, encoder)
+
+    examples = cached_rows(source, cache_key(settings, content, encoder.tokenizer), folder, rows,
+                           need_labels)
+    tf.logging.info(
+        "%s (%s): %d rows, %d tokens on average, longest %d, %d cut to %d tokens, %d unlabelled",
+        source, input_encoding, examples.rows, round(examples.tokens / examples.rows),
+        examples.longest, examples.cut, encoder.max_seq_length, examples.unlabelled)
+    return examples
+
+
+def cached_rows(source, key, folder, rows, need_labels):
+    """Examples of a cache file in `folder`, which is written if there is none of this key.
+
+    Args:
+      source: path of the data file.  key: see cache_key.
+      rows: function () -> what write_cache takes.
+      need_labels: whether a file with unlabelled rows is of no use.
+    """
     stem = os.path.basename(source)
     path = os.path.join(folder, "{}-{}.ids".format(stem, key))
     examples = read_header(path, source)
@@ -135,13 +161,8 @@ def cached_examples(task, labels, source, encoder, folder, input_encoding, need_
         tf.io.gfile.makedirs(folder)
         for stale in tf.io.gfile.glob(os.path.join(folder, stem + "-*.ids")):
             tf.io.gfile.remove(stale)
-        rows = rows_of_file(task, source, content, input_encoding, labels, need_labels)
-        write_cache(path, source, encoded_rows(rows, labels, encoder))
+        write_cache(path, source, rows())
         examples = read_header(path, source)
-    tf.logging.info(
-        "%s (%s): %d rows, %d tokens on average, longest %d, %d cut to %d tokens, %d unlabelled",
-        source, input_encoding, examples.rows, round(examples.tokens / examples.rows),
-        examples.longest, examples.cut, encoder.max_seq_length, examples.unlabelled)
     return examples
 
 
@@ -163,101 +184,132 @@ def label_order(task, source, input_encoding):
     return tasks.labels_found(rows, source)
 
 
-def cache_key(task, labels, content, encoder, input_encoding):
-    """16 hex digits of all that a cache file depends on; content: bytes of the data file."""
-    tokenizer = encoder.tokenizer
-    settings = [FORMAT, task.name, task.columns, labels, encoder.max_seq_length, input_encoding,
-                tokenizer.basic_tokenizer.do_lower_case, list(tokenizer.vocab)]
+def cache_key(settings, content, tokenizer):
+    """16 hex digits of all that a cache file depends on.
+
+    Args:
+      settings: list for JSON.  content: bytes of the data file.  tokenizer: FullTokenizer.
+    """
+    settings = [DIGEST] + settings + [tokenizer.basic_tokenizer.do_lower_case,
+                                      list(tokenizer.vocab)]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode("ascii"))
     digest.update(content)
     return digest.hexdigest()[:16]
 
 
 def encoded_rows(rows, labels, encoder):
-    """Yields (ids, length of the first segment, label number or -1, whether it was cut)."""
+    """Yields (ids, length of the first segment, [label number or -1], whether it was cut)."""
     numbers = {label: number for number, label in enumerate(labels)}
     for row in rows:
         ids, first, was_cut = encoder(row.text_a, row.text_b)
-        yield ids, first, numbers.get(row.label, -1), was_cut
+        yield ids, first, [numbers.get(row.label, NO_LABEL)], was_cut
 
 
 def write_cache(path, source, rows):
     """Writes encoded rows under a temporary name, then renames: a cache file is always whole.
 
+    Args:
+      path: of the cache file.  source: of the data file.
+      rows: (ids, length of the first segment, targets, whether it was cut) of each row; every row
+        has as many targets, or every row one for each of its ids.
     Raises:
-      UserError: there are none; source: their file.
+      UserError: there are none.
     """
-    ends, firsts, labels, tokens = [array.array("i") for _ in range(4)]
-    longest = cut = 0
-    for ids, first, label, was_cut in rows:
+    ends, firsts, targets, tokens = [array.array("i") for _ in range(4)]
+    longest = cut = unlabelled = 0
+    for ids, first, numbers, was_cut in rows:
         tokens.extend(ids)
         ends.append(len(tokens))
         firsts.append(first)
-        labels.append(label)
+        targets.extend(numbers)
         longest = max(longest, len(ids))
         cut += was_cut
+        unlabelled += all(number == NO_LABEL for number in numbers)
     if not ends:
         raise UserError("{}: no rows".format(source))
-    header = array.array("i", [FORMAT, len(ends), len(tokens), longest, cut, labels.count(-1)])
+    header = array.array("i", [
+        FORMAT, len(ends), len(tokens), longest, cut, unlabelled,
+        PER_TOKEN if len(targets) == len(tokens) else len(targets) // len(ends)])
     write_whole(path, b"".join(values.tobytes() for values in (
-        header, ends, firsts, labels, tokens)))
+        header, ends, firsts, targets, tokens)))
 
 
 def read_header(path, source):
-    """Examples of a cache file, or None if there is no such file."""
+    """Examples of a cache file, or None if there is none of this FORMAT."""
     if not tf.io.gfile.exists(path):
         return None
     with tf.io.gfile.GFile(path, "rb") as stream:
         values = np.frombuffer(stream.read(4 * len(HEADER)), np.int32).tolist()
-    return Examples(path, source, *values[1:])
+    return Examples(path, source, *values[1:]) if values[0] == FORMAT else None
 
 
-def label_numbers(examples):
-    """int32 [rows]: the label numbers of an encoded file in its order, -1 for none."""
-    with tf.io.gfile.GFile(examples.path, "rb") as stream:
-        values = np.frombuffer(stream.read(4 * (len(HEADER) + 3 * examples.rows)), np.int32)
-    return values[-examples.rows:]
+class EncodedRows(object):
+    """A cache file's content: a sequence of (ids int32, length of the first segment).
+
+    Attributes:
+      targets: int32 [rows] (label numbers, -1 for none), [rows, targets], or, where each token has
+        one, a list of arrays.
+    """
+
+    def __init__(self, examples):
+        with tf.io.gfile.GFile(examples.path, "rb") as stream:
+            values = np.frombuffer(stream.read(), np.int32)[len(HEADER):]
+        rows, count = examples.rows, targets_in(examples)
+        ends, self.firsts, targets, self.tokens = np.split(
+            values, np.cumsum([rows, rows, count]))
+        self.starts, self.ends = np.append(0, ends[:-1]), ends
+        if examples.targets == PER_TOKEN:
+            self.targets = np.split(targets, ends[:-1])
+        else:
+            self.targets = targets.reshape(target_shape(examples))  # [rows] or [rows, targets]
+
+    def __len__(self):
+        return len(self.ends)
+
+    def __getitem__(self, row):
+        return self.tokens[self.starts[row]:self.ends[row]], self.firsts[row]
 
 
-# --- cache -> batches -------------------------------------------------------------------------
+def targets_in(examples):
+    """Number of targets in a cache file."""
+    return examples.tokens if examples.targets == PER_TOKEN else examples.rows * examples.targets
 
 
-def batches_per_epoch(examples, batch_size, whole_batches):
+def target_shape(examples):
+    """Shape of the targets of a cache file: one for each row has no axis of its own."""
+    return [-1] if examples.targets in (1, PER_TOKEN) else [-1, examples.targets]
+
+
+# --- cache -> batches of training -------------------------------------------------------------
+
+
+def batches_per_epoch(rows, batch_size, whole_batches):
     """Batches in one pass; the last one is smaller, unless only whole ones count."""
-    return max(1, (examples.rows if whole_batches else examples.rows + batch_size - 1)
-               // batch_size)
+    return max(1, (rows if whole_batches else rows + batch_size - 1) // batch_size)
 
 
-def example_batches(examples, batch_size, pad_to=None, whole_batches=False, seed=None,
-                    start_batch=0):
-    """tf.data batches of an encoded file.
+def example_batches(examples, batch_size, seed, pad_to=None, whole_batches=False, start_batch=0):
+    """tf.data batches of an encoded file, for epochs without end, each in another order.
 
     Args:
       examples: Examples.
-      batch_size: rows.
+      batch_size: rows.  seed: int, of the order.
       pad_to: S of every batch; None: the batch's longest row.
-      whole_batches: every batch has batch_size rows, as a TPU needs it: in training the
-        remainder of an epoch is left out, else the last batch is filled with rows of weight 0.
-      seed: int: epochs without end, each in another order; None: one pass, shortest rows first.
-      start_batch: training only: batches already seen, so that a resumed run goes on with the
-        very rows that an undisturbed one would see.
+      whole_batches: every batch has batch_size rows, as a TPU needs it; the remainder of an
+        epoch is left out.
+      start_batch: batches already seen, so that a resumed run goes on with the very rows that an
+        undisturbed one would see.
     Returns:
-      tf.data.Dataset of dict: input_ids, input_mask, segment_ids [B, S] int32; label_ids and
-      row (number in the file from 0) [B] int32; weight [B] float32.
+      tf.data.Dataset of dict: input_ids, input_mask, segment_ids [B, S] int32; row (number in the
+      file from 0) [B] int32; label_ids int32: [B], [B, targets], or [B, S] with -1 where a place
+      has no target.
     """
     file = CacheTensors(examples)
-    if seed is None:
-        rows = tf.argsort(file.lengths, stable=True)
-        if whole_batches:
-            rows = tf.pad(rows, [[0, -examples.rows % batch_size]], constant_values=-1)
-        batches = tf.data.Dataset.from_tensor_slices(rows).batch(batch_size)
-    else:
-        first_epoch, skipped = divmod(
-            start_batch, batches_per_epoch(examples, batch_size, whole_batches))
-        epochs = tf.data.Dataset.range(first_epoch, 2 ** 31 - 1)
-        batches = epochs.flat_map(
-            lambda epoch: shuffled_epoch(file, epoch, batch_size, seed, whole_batches))
-        batches = batches.skip(skipped)
+    first_epoch, skipped = divmod(
+        start_batch, batches_per_epoch(examples.rows, batch_size, whole_batches))
+    epochs = tf.data.Dataset.range(first_epoch, 2 ** 31 - 1)
+    batches = epochs.flat_map(
+        lambda epoch: shuffled_epoch(file, epoch, batch_size, seed, whole_batches)).skip(skipped)
     if whole_batches:
         batches = batches.map(lambda rows: tf.reshape(rows, [batch_size]))  # [B], known to XLA
     return batches.map(lambda rows: file.padded(rows, pad_to)).prefetch(8)
@@ -288,23 +340,26 @@ class CacheTensors(object):
     def __init__(self, examples):
         self.examples = examples
         values = tf.decode_raw(tf.io.read_file(examples.path), tf.int32)
-        rows, start = examples.rows, len(HEADER)
-        ends, self.firsts, self.labels = [
-            values[start + part * rows:start + (part + 1) * rows] for part in range(3)]
-        self.tokens = values[start + 3 * rows:]
+        rows = examples.rows
+        ends, self.firsts, targets, self.tokens = tf.split(
+            values[len(HEADER):], [rows, rows, targets_in(examples), examples.tokens])
+        self.targets = tf.reshape(targets, target_shape(examples))  # [rows] or [rows, targets]
         self.starts = tf.concat([[0], ends[:-1]], 0)
         self.lengths = ends - self.starts
 
     def padded(self, rows, pad_to):
-        """Features of the rows [B], a row of -1 being all padding with weight 0."""
-        real = tf.cast(rows >= 0, tf.int32)
-        rows = tf.maximum(rows, 0)
-        lengths = tf.gather(self.lengths, rows) * real
+        """Features of the rows [B]."""
+        lengths = tf.gather(self.lengths, rows)
         places = tf.expand_dims(tf.range(pad_to or tf.reduce_max(lengths)), 0)  # [1, S]
-        mask = tf.cast(places < tf.expand_dims(lengths, 1), tf.int32)  # [B, S]
+        is_token = places < tf.expand_dims(lengths, 1)  # [B, S]
+        mask = tf.cast(is_token, tf.int32)
         second = tf.cast(places >= tf.expand_dims(tf.gather(self.firsts, rows), 1), tf.int32)
-        index = tf.expand_dims(tf.gather(self.starts, rows), 1) + places  # [B, S]
-        ids = tf.gather(self.tokens, tf.minimum(index, self.examples.tokens - 1))
-        return {"input_ids": ids * mask, "input_mask": mask, "segment_ids": second * mask,
-                "label_ids": tf.gather(self.labels, rows), "row": rows,
-                "weight": tf.cast(real, tf.float32)}
+        index = tf.minimum(tf.expand_dims(tf.gather(self.starts, rows), 1) + places,
+                           self.examples.tokens - 1)  # [B, S]
+        if self.examples.targets == PER_TOKEN:
+            targets = tf.where(is_token, tf.gather(self.targets, index),
+                               tf.fill(tf.shape(index), NO_LABEL))
+        else:
+            targets = tf.gather(self.targets, rows)
+        return {"input_ids": tf.gather(self.tokens, index) * mask, "input_mask": mask,
+                "segment_ids": second * mask, "label_ids": targets, "row": rows}

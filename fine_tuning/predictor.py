@@ -1,6 +1,6 @@
-"""A fine-tuned model's folder -> probabilities of texts, from Python.
+"""A fine-tuned model's folder -> a model that answers: the one engine for files, pipes and Python.
 
-In: output_dir of run_classifier.py, or the SavedModel that --do_export wrote.  Out: for each text
+In: output_dir of a fine-tuning run, or the SavedModel that --do_export wrote.  Out: for each text
 or pair of texts the probability of each label.
 
     predictor = Predictor("output/lcqmc")
@@ -8,37 +8,52 @@ or pair of texts the probability of each label.
     predictor.predict([("花呗怎么还款", "如何还花呗")])    # float32 [1, 2], loaded once
 
 A folder describes itself: classifier.json (task, labels, lengths, flags of the run),
-albert_config.json and vocab.txt stand beside the checkpoints.
+albert_config.json and vocab.txt stand beside the checkpoints. Another kind of head has a file of
+its own name. What a kind of head needs to predict is a subclass of FineTunedModel.
 """
 
+import collections
 import itertools
 import json
 import os
+import time
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+import devices
 import modeling
 from cli import UserError
 from fine_tuning.examples import TextEncoder, padded_arrays
-from fine_tuning.report import prediction_line, write_report
+from fine_tuning.report import prediction_line
 from fine_tuning.tasks import decoded_lines
 from tokenization import FullTokenizer
 from weights import checkpoints
 
-DESCRIPTION, CONFIG, VOCABULARY = "classifier.json", "albert_config.json", "vocab.txt"
+HEADS = ("classifier",)  # a folder's description is in the file <head>.json
+DESCRIPTION = "{}.json"
+CONFIG, VOCABULARY = "albert_config.json", "vocab.txt"
 OF_A_RUN = ("checkpoint", "model.ckpt-*", "graph.pbtxt", "events.out.*", "eval*", "*.json",
             checkpoints.BEST, VOCABULARY, "test_results.tsv", "saved_model", "*.tflite")
 FEATURES = ("input_ids", "input_mask", "segment_ids")
 EXTRA = "assets.extra"  # where TensorFlow's loaders expect files that are not theirs
+SECONDS_BETWEEN_LINES = 20  # of the progress of a long evaluation or prediction
+
+ModelFiles = collections.namedtuple("ModelFiles", "description config vocab_file checkpoint")
+ModelFiles.__doc__ = """What a fine-tuned model consists of.
+
+description: dict, see write_description.  config: AlbertConfig.  vocab_file, checkpoint: paths.
+"""
+
+# --- a folder that describes itself -----------------------------------------------------------
 
 
 def write_description(folder, description, config, vocab_file):
-    """Makes a folder describe itself.
+    """Makes a folder describe itself, in the file of its head.
 
     Args:
       folder: str, made if it is not there.
-      description: dict for JSON: task_name, labels, pair, max_seq_length, do_lower_case, ...
+      description: dict for JSON: head (one of HEADS), task_name, max_seq_length, do_lower_case, ...
       config: AlbertConfig.
       vocab_file: str, copied.
     """
@@ -47,17 +62,19 @@ def write_description(folder, description, config, vocab_file):
         vocabulary = stream.read().decode("utf-8")
     checkpoints.write_whole(os.path.join(folder, VOCABULARY), vocabulary)
     checkpoints.write_whole(os.path.join(folder, CONFIG), config.to_json())
-    checkpoints.write_whole(os.path.join(folder, DESCRIPTION), json.dumps(
-        description, ensure_ascii=False, indent=2, sort_keys=True) + "\n")
+    checkpoints.write_whole(
+        os.path.join(folder, DESCRIPTION.format(description["head"])),
+        json.dumps(description, ensure_ascii=False, indent=2, sort_keys=True) + "\n")
 
 
 def read_description(folder):
     """The dict that write_description wrote, or None where there is none."""
-    path = os.path.join(folder, DESCRIPTION)
-    if not tf.io.gfile.exists(path):
-        return None
-    with tf.io.gfile.GFile(path, "rb") as stream:
-        return json.loads(stream.read().decode("utf-8"))
+    for head in HEADS:
+        path = os.path.join(folder, DESCRIPTION.format(head))
+        if tf.io.gfile.exists(path):
+            with tf.io.gfile.GFile(path, "rb") as stream:
+                return dict(json.loads(stream.read().decode("utf-8")), head=head)
+    return None
 
 
 def chosen_checkpoint(folder):
@@ -68,14 +85,31 @@ def chosen_checkpoint(folder):
     return best or checkpoints.newest_checkpoint(folder)
 
 
-def keep_best(folder, report):
-    """Copies folder's newest checkpoint to best/, which describes itself too."""
+def model_files(folder, checkpoint=None):
+    """The ModelFiles of a fine-tuned folder; checkpoint: default, the chosen_checkpoint.
+
+    Raises:
+      UserError: the folder does not describe itself, or holds no checkpoint.
+    """
+    description = read_description(folder)
+    if description is None:
+        raise UserError("{} holds no fine-tuned model (no {})".format(
+            folder, " or ".join(map(DESCRIPTION.format, HEADS))))
+    checkpoint = checkpoint or chosen_checkpoint(folder)
+    if checkpoint is None:
+        raise UserError("{} holds no checkpoint".format(folder))
+    return ModelFiles(description, modeling.AlbertConfig.from_json_file(
+        os.path.join(folder, CONFIG)), os.path.join(folder, VOCABULARY), checkpoint)
+
+
+def keep_best(folder):
+    """Copies folder's newest checkpoint to best/, which describes itself too; returns best/."""
     best = os.path.join(folder, checkpoints.BEST)
-    description = dict(read_description(folder), save_best=False)
-    config = modeling.AlbertConfig.from_json_file(os.path.join(folder, CONFIG))
-    write_description(best, description, config, os.path.join(folder, VOCABULARY))
+    files = model_files(folder, checkpoints.newest_checkpoint(folder))
+    write_description(best, dict(files.description, save_best=False), files.config,
+                      files.vocab_file)
     checkpoints.copy_newest(folder, best)
-    write_report(best, "eval_results", report)
+    return best
 
 
 def set_aside(folder):
@@ -91,57 +125,63 @@ def set_aside(folder):
     return target
 
 
-def check_classifier(checkpoint, num_labels, config):
-    """Raises UserError unless the checkpoint holds a classifier of this width and label count."""
-    shapes = dict(tf.train.list_variables(checkpoint))
-    wanted = [num_labels, config.hidden_size]
-    found = shapes.get("output_weights")
-    if found is None:
-        raise UserError("{} has no classifier weights (variable output_weights {}): it is not "
-                        "fine-tuned; train with --do_train=True first".format(checkpoint, wanted))
-    if list(found) != wanted:
-        raise UserError("{}: output_weights is {} where {} labels and hidden size {} need "
-                        "{}".format(checkpoint, list(found), num_labels, config.hidden_size,
-                                    wanted))
+# --- the engine -------------------------------------------------------------------------------
 
 
-def serving_graph(config, num_labels):
-    """Placeholders int32 [B, S] by name, and the probabilities float32 [B, C]; no labels."""
-    inputs = {name: tf.placeholder(tf.int32, [None, None], name) for name in FEATURES}
-    model = modeling.AlbertModel(config, **inputs)
-    head = modeling.classification_head(model.pooled_output, None, num_labels, config)
-    return inputs, tf.nn.softmax(head.logits, name="probabilities")
-
-
-class Predictor(object):
-    """A fine-tuned model, loaded once.
+class FineTunedModel(object):
+    """A fine-tuned model's graph and weights in a session, loaded once; a subclass knows its head.
 
     Attributes:
-      labels: names in the order of the probability columns.  pair: whether it takes two texts.
-      description: what the folder says of itself.
+      HEAD: of a subclass, one of HEADS.
+      SERVED: of a subclass, names of the outputs that a SavedModel has.
+      files: ModelFiles; of a SavedModel without checkpoint.
+      description: what the folder says of itself.  tokenizer: FullTokenizer.
+      batch_size: rows of a step; no result depends on it.
+      pad_to: length that every batch is padded to; None: its longest row.
+      session, inputs, outputs: where it runs, and its tensors by name.
     """
 
-    def __init__(self, folder, batch_size=32):
-        """Loads output_dir of a fine-tuning run, or an exported SavedModel.
+    HEAD = SERVED = None
 
+    def __init__(self, source, batch_size=32, pad_to=None, session_config=None):
+        """Loads a model.
+
+        Args:
+          source: output_dir of a fine-tuning run, an exported SavedModel, or ModelFiles.
+          batch_size, pad_to: see there.  session_config: ConfigProto; default: the usual one.
         Raises:
-          UserError: the folder holds no fine-tuned model.
+          UserError: there is no fine-tuned model with this head.
         """
-        is_saved_model = tf.io.gfile.exists(os.path.join(folder, "saved_model.pb"))
-        home = os.path.join(folder, EXTRA) if is_saved_model else folder
-        self.description = read_description(home)
-        if self.description is None:
-            raise UserError("{} holds no fine-tuned model (no {})".format(folder, DESCRIPTION))
-        self.labels = self.description["labels"]
-        self.pair = self.description["pair"]
-        self.batch_size = batch_size
-        tokenizer = FullTokenizer(os.path.join(home, VOCABULARY),
-                                  do_lower_case=self.description["do_lower_case"])
-        self.encoder = TextEncoder(tokenizer, self.description["max_seq_length"])
-        self.session = tf.Session(graph=tf.Graph())
+        is_path = not isinstance(source, ModelFiles)
+        is_saved_model = is_path and tf.io.gfile.exists(os.path.join(source, "saved_model.pb"))
+        folder = os.path.join(source, EXTRA) if is_saved_model else source
+        self.files = model_files(folder, "in saved_model.pb" if is_saved_model else None) if (
+            is_path) else source
+        self.description = self.files.description
+        if self.description["head"] != self.HEAD:
+            raise UserError("{} holds a model with the head {!r}, not {!r}".format(
+                source if is_path else source.checkpoint, self.description["head"], self.HEAD))
+        self.tokenizer = FullTokenizer(self.files.vocab_file,
+                                       do_lower_case=self.description["do_lower_case"])
+        self.batch_size, self.pad_to = batch_size, pad_to
+        self.session = tf.Session(graph=tf.Graph(),
+                                  config=session_config or devices.session_config())
         with self.session.graph.as_default():
-            load = self._load_saved_model if is_saved_model else self._load_checkpoint
-            self.inputs, self.probabilities = load(folder)
+            self.inputs, self.outputs = (self._load_saved_model(source) if is_saved_model
+                                         else self._load_checkpoint())
+
+    def head_outputs(self, model):
+        """The head's output tensors by name, for a modeling.AlbertModel; no labels."""
+        raise NotImplementedError
+
+    def scores_of(self, outputs, input_mask):
+        """Probabilities float32 [rows, C] of a batch's outputs, by which an export is compared."""
+        raise NotImplementedError
+
+    def serving_graph(self):
+        """(inputs, outputs) by name: placeholders int32 [B, S] and the head's outputs."""
+        inputs = {name: tf.placeholder(tf.int32, [None, None], name) for name in FEATURES}
+        return inputs, self.head_outputs(modeling.AlbertModel(self.files.config, **inputs))
 
     def _load_saved_model(self, folder):
         try:
@@ -151,18 +191,87 @@ class Predictor(object):
                             "the run's output_dir works with both ({})".format(
                                 folder, tf.__version__, str(error).split(";")[0])) from None
         signature = meta.signature_def["serving_default"]
-        return ({name: info.name for name, info in signature.inputs.items()},
-                signature.outputs["probabilities"].name)
+        return [{name: self.session.graph.get_tensor_by_name(info.name)
+                 for name, info in tensors.items()}
+                for tensors in (signature.inputs, signature.outputs)]
 
-    def _load_checkpoint(self, folder):
-        checkpoint = chosen_checkpoint(folder)
-        if checkpoint is None:
-            raise UserError("{} holds no checkpoint".format(folder))
-        config = modeling.AlbertConfig.from_json_file(os.path.join(folder, CONFIG))
-        check_classifier(checkpoint, len(self.labels), config)
-        inputs, probabilities = serving_graph(config, len(self.labels))
+    def _load_checkpoint(self):
+        tensors = self.serving_graph()
+        checkpoint = self.files.checkpoint
+        variables = {v.op.name: v.shape.as_list() for v in tf.trainable_variables()}
+        missing = sorted(set(variables) - set(checkpoints.match_variables(
+            checkpoint, dict(tf.train.list_variables(checkpoint)), variables)))
+        if missing:
+            raise UserError("{} has no {} weights (variables {}): it is not fine-tuned; train with "
+                            "--do_train=True first".format(
+                                checkpoint, self.HEAD, ", ".join(missing)))
         checkpoints.restore(self.session, checkpoint)
-        return inputs, probabilities
+        return tensors
+
+    def output_arrays(self, input_ids, input_mask, segment_ids):
+        """The outputs as arrays by name, for token ids, mask and segments int32 [B, S]."""
+        arrays = dict(zip(FEATURES, (input_ids, input_mask, segment_ids)))
+        return self.session.run(self.outputs, {
+            self.inputs[name]: array for name, array in arrays.items()})
+
+    def scores(self, input_ids, input_mask, segment_ids):
+        """scores_of the batch int32 [B, S]."""
+        return self.scores_of(self.output_arrays(input_ids, input_mask, segment_ids), input_mask)
+
+    def batches(self, encoded):
+        """Yields (row numbers [B], outputs as arrays by name); rows of like length together.
+
+        encoded: a sequence of (ids, length of the first segment), say examples.EncodedRows.
+        """
+        order = np.argsort([len(encoded[row][0]) for row in range(len(encoded))], kind="stable")
+        last_line = time.time()
+        for start in range(0, len(order), self.batch_size):
+            rows = order[start:start + self.batch_size]
+            yield rows, self.output_arrays(*padded_arrays([encoded[row] for row in rows],
+                                                          self.pad_to))
+            if time.time() - last_line > SECONDS_BETWEEN_LINES:
+                tf.logging.info("%d of %d rows, shortest first", start + len(rows), len(order))
+                last_line = time.time()
+
+    def collected(self, encoded, names):
+        """Outputs of all rows, in their order: an array float32 [rows, ...] for each of names."""
+        results = {}
+        for rows, outputs in self.batches(encoded):
+            for name in names:
+                if name not in results:
+                    results[name] = np.zeros((len(encoded),) + outputs[name].shape[1:], np.float32)
+                results[name][rows] = outputs[name]
+        return [results[name] for name in names]
+
+
+class Predictor(FineTunedModel):
+    """A fine-tuned classifier, loaded once.
+
+    Attributes:
+      labels: names in the order of the probability columns.  pair: whether it takes two texts.
+      encoder: TextEncoder.
+    """
+
+    HEAD, SERVED = "classifier", ("probabilities",)
+
+    def __init__(self, source, batch_size=32, pad_to=None, session_config=None):
+        """Loads output_dir of a fine-tuning run, or an exported SavedModel; see FineTunedModel."""
+        super().__init__(source, batch_size, pad_to, session_config)
+        self.labels = list(self.description["labels"])
+        self.pair = self.description["pair"]
+        self.encoder = TextEncoder(self.tokenizer, self.description["max_seq_length"])
+
+    def head_outputs(self, model):
+        """probabilities and log_probs float32 [B, C]."""
+        head = modeling.classification_head(
+            model.pooled_output, None, len(self.description["labels"]), self.files.config)
+        return {"probabilities": tf.nn.softmax(head.logits, name="probabilities"),
+                "log_probs": head.log_probs}
+
+    def scores_of(self, outputs, input_mask):
+        """Probabilities float32 [B, C]; they are the output itself."""
+        del input_mask
+        return outputs["probabilities"]
 
     def predict(self, texts):
         """Probabilities float32 [rows, C], in the order of the rows.
@@ -178,18 +287,9 @@ class Predictor(object):
                 raise UserError("row {}: this model ({}) takes {}".format(
                     number, self.description["task_name"],
                     "pairs of texts" if self.pair else "one text at a time"))
-        results = np.zeros([len(rows), len(self.labels)], np.float32)
-        order = sorted(range(len(rows)), key=lambda row: len(rows[row][0] + (rows[row][1] or "")))
-        for start in range(0, len(rows), self.batch_size):
-            chosen = order[start:start + self.batch_size]
-            results[chosen] = self.run(*padded_arrays(self.encoder, [rows[row] for row in chosen]))
-        return results
-
-    def run(self, input_ids, input_mask, segment_ids):
-        """Probabilities float32 [B, C] of token ids, mask and segments int32 [B, S]."""
-        arrays = dict(zip(FEATURES, (input_ids, input_mask, segment_ids)))
-        return self.session.run(self.probabilities, {
-            self.inputs[name]: array for name, array in arrays.items()})
+        if not rows:
+            return np.zeros([0, len(self.labels)], np.float32)
+        return self.collected([self.encoder(*row)[:2] for row in rows], ["probabilities"])[0]
 
     def answers(self, stream, name, encoding, rows_at_once):
         """Yields (line number, line, probabilities [C]) for each line of a binary stream, in order.

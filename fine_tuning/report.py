@@ -51,12 +51,20 @@ def report_text(report):
     return "\n".join(lines) + "\n"
 
 
-def write_report(folder, name, report):
+def report_of(log_probs, truth, labels):
+    """The class_report of log-probabilities float32 [rows, C] and label numbers [rows]."""
+    confusion = np.zeros([len(labels)] * 2, np.int64)
+    np.add.at(confusion, (truth, log_probs.argmax(1)), 1)
+    losses = -log_probs[np.arange(len(truth)), truth]
+    return class_report(confusion, labels, losses.mean(dtype=np.float64))
+
+
+def write_report(folder, name, report, text):
     """Writes <name>.json and <name>.txt into folder; returns the text file's path."""
     content = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
     write_whole(os.path.join(folder, name + ".json"), content)
     path = os.path.join(folder, name + ".txt")
-    write_whole(path, report_text(report))
+    write_whole(path, text)
     return path
 
 

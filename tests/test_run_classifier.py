@@ -147,7 +147,7 @@ def test_tiny_data_train_one_step_and_changed_data_put_the_old_model_aside(
     call(output, "--do_train", data_dir=data, max_seq_length=6)
     assert "is moved to %s" % (output / "replaced-1") in caplog.text
     assert "training from step 0 to 3" in caplog.text
-    assert "17 inputs are cut to 6 tokens" in caplog.text
+    assert "17 cut to 6 tokens" in caplog.text
     assert os.path.exists(str(output / "replaced-1" / "model.ckpt-1.index"))
     call(output, "--do_eval", data_dir=data, max_seq_length=5)
     assert "dev.txt (utf-8): 13 rows" in caplog.text and "13 cut to 5 tokens" in caplog.text

@@ -13,12 +13,14 @@ import modeling  # noqa: F401, it sets TensorFlow up
 from cli import UserError
 from fine_tuning import tasks
 from fine_tuning.examples import (
+    EncodedRows,
     TextEncoder,
     batches_per_epoch,
     cached_examples,
     example_batches,
-    label_numbers,
     padded_arrays,
+    read_header,
+    write_cache,
 )
 from tokenization import FullTokenizer
 
@@ -43,19 +45,14 @@ def encoded(folder, tokenizer, text, length=48, need_labels=True, name="train.tx
                            str(folder / "encoded"), "utf-8", need_labels)
 
 
-def batches_of(examples, batch_size, count=None, **settings):
-    """Lists of NumPy batches: all, or the first `count`."""
+def batches_of(examples, batch_size, count, seed=1, **settings):
+    """The first `count` training batches, as NumPy arrays."""
     with tf.Graph().as_default(), tf.Session() as session:
         iterator = tf.data.make_initializable_iterator(
-            example_batches(examples, batch_size, **settings))
+            example_batches(examples, batch_size, seed, **settings))
         session.run(iterator.initializer)
-        batch, found = iterator.get_next(), []
-        while count is None or len(found) < count:
-            try:
-                found.append(session.run(batch))
-            except tf.errors.OutOfRangeError:
-                break
-        return found
+        batch = iterator.get_next()
+        return [session.run(batch) for _ in range(count)]
 
 
 def rows_in(batches):
@@ -94,33 +91,38 @@ def test_too_short_a_length_fails(tokenizer):
         TextEncoder(tokenizer, 4)
 
 
-def test_batches_and_padded_arrays_agree(tmp_path, tokenizer):
+def test_training_batches_encoded_rows_and_texts_agree(tmp_path, tokenizer):
     lines = pair_lines(9)
-    batches = batches_of(encoded(tmp_path, tokenizer, lines), 4)
+    examples = encoded(tmp_path, tokenizer, lines)
+    rows, encoder = EncodedRows(examples), TextEncoder(tokenizer, 48)
     pairs = [tuple(line.split("\t")[:2]) for line in lines.splitlines()]
-    for batch in batches:
-        expected = padded_arrays(TextEncoder(tokenizer, 48), [pairs[row] for row in batch["row"]])
-        for name, array in zip(("input_ids", "input_mask", "segment_ids"), expected):
-            assert np.array_equal(batch[name], array)
+    assert len(rows) == 9
+    for batch in batches_of(examples, 4, 3):
+        for expected in (padded_arrays([encoder(*pairs[row])[:2] for row in batch["row"]]),
+                         padded_arrays([rows[row] for row in batch["row"]])):
+            for name, array in zip(("input_ids", "input_mask", "segment_ids"), expected):
+                assert np.array_equal(batch[name], array)
         assert batch["label_ids"].tolist() == [row % 2 for row in batch["row"]]
+        assert np.array_equal(batch["label_ids"], rows.targets[batch["row"]])
 
 
-@pytest.mark.parametrize("rows, batch_size", [(1, 8), (7, 3), (9, 8), (9, 3), (40, 8)])
-def test_one_pass_holds_each_row_once_and_pads_to_the_longest(
-        tmp_path, tokenizer, rows, batch_size):
-    examples = encoded(tmp_path, tokenizer, pair_lines(rows))
-    batches = batches_of(examples, batch_size)
-    assert sorted(rows_in(batches)) == list(range(rows))
-    assert all(batch["input_mask"].any(axis=0).all() for batch in batches)
-    fixed = batches_of(examples, batch_size, pad_to=48, whole_batches=True)
-    assert {batch["input_ids"].shape for batch in fixed} == {(batch_size, 48)}
-    real = np.concatenate([batch["row"][batch["weight"] > 0] for batch in fixed])
-    assert sorted(real) == list(range(rows))
+@pytest.mark.parametrize("targets", [
+    [[3, 4], [5, -1]], [[1, 2, 3, 4], [5, 6, 7]]], ids=["two a row", "one a token"])
+def test_rows_hold_several_targets_or_one_for_each_token(tmp_path, targets):
+    path = str(tmp_path / "rows.ids")
+    write_cache(path, "x", [([8, 9, 7, 6], 2, targets[0], False), ([5, 4, 3], 3, targets[1], 1)])
+    examples = read_header(path, "x")
+    assert (examples.rows, examples.cut, examples.unlabelled) == (2, 1, 0)
+    assert [list(row) for row in EncodedRows(examples).targets] == targets
+    batch, = batches_of(examples, 2, 1)
+    width = max(map(len, targets))
+    for row, found in zip(batch["row"], batch["label_ids"]):
+        assert found.tolist() == targets[row] + [-1] * (width - len(targets[row]))
 
 
 def test_training_takes_each_row_once_an_epoch_in_a_new_order(tmp_path, tokenizer):
     examples = encoded(tmp_path, tokenizer, pair_lines(41))
-    steps = batches_per_epoch(examples, 8, False)
+    steps = batches_per_epoch(examples.rows, 8, False)
     assert steps == 6
     batches = batches_of(examples, 8, 2 * steps, seed=3)
     first, second = rows_in(batches[:steps]), rows_in(batches[steps:])
@@ -175,11 +177,11 @@ def test_a_file_that_fails_leaves_no_cache(tmp_path, tokenizer):
 
 def test_unlabelled_rows_pass_in_prediction_only(tmp_path, tokenizer):
     unlabelled = encoded(tmp_path, tokenizer, "天\t雨\n气\t有\n", need_labels=False)
-    assert label_numbers(unlabelled).tolist() == [-1, -1] and unlabelled.unlabelled == 2
+    assert EncodedRows(unlabelled).targets.tolist() == [-1, -1] and unlabelled.unlabelled == 2
     with pytest.raises(UserError, match=r"train\.txt, line 1: no label"):
         encoded(tmp_path, tokenizer, "天\t雨\n气\t有\n")
     labelled = encoded(tmp_path, tokenizer, "天\t雨\t0\n气\t有\t1\n")
-    assert label_numbers(labelled).tolist() == [0, 1]
+    assert EncodedRows(labelled).targets.tolist() == [0, 1]
 
 
 def test_an_interrupted_write_is_not_taken_for_a_cache(tmp_path, tokenizer):
@@ -188,4 +190,4 @@ def test_an_interrupted_write_is_not_taken_for_a_cache(tmp_path, tokenizer):
     with io.open(first.path + ".1.unfinished", "r+b") as stream:
         stream.truncate(30)
     assert encoded(tmp_path, tokenizer, pair_lines(5)) == first
-    assert sorted(rows_in(batches_of(first, 8))) == [0, 1, 2, 3, 4]
+    assert sorted(rows_in(batches_of(first, 8, 1))) == [0, 1, 2, 3, 4]

@@ -26,7 +26,7 @@ def model(folder):
 @pytest.fixture(scope="module")
 def saved_model(folder, model):
     target = folder + "/saved_model"
-    export.export_saved_model(folder, model.description, target)
+    export.export_saved_model(model, target)
     return target
 
 
@@ -40,10 +40,10 @@ def test_rows_in_order_whatever_the_batch(folder, model):
 
 
 def test_padding_changes_nothing(model):
-    short = padded_arrays(model.encoder, PAIRS[:4])
-    long = padded_arrays(model.encoder, PAIRS[:4], seq_length=40)
+    encoded = [model.encoder(*pair)[:2] for pair in PAIRS[:4]]
+    short, long = padded_arrays(encoded), padded_arrays(encoded, seq_length=40)
     assert long[0].shape == (4, 40) and short[0].shape[1] < 40
-    assert np.abs(model.run(*short) - model.run(*long)).max() < 1e-6
+    assert np.abs(model.scores(*short) - model.scores(*long)).max() < 1e-6
 
 
 def test_saved_model_gives_the_same_probabilities_from_texts(model, saved_model):
@@ -53,16 +53,16 @@ def test_saved_model_gives_the_same_probabilities_from_texts(model, saved_model)
 
 
 def test_saved_model_takes_ids_only_and_replaces_itself_but_nothing_else(
-        folder, model, saved_model, tmp_path):
+        model, saved_model, tmp_path):
     with tf.Graph().as_default(), tf.Session() as session:
         meta = tf.saved_model.load(session, ["serve"], saved_model)
         signature = meta.signature_def["serving_default"]
         assert sorted(signature.inputs) == ["input_ids", "input_mask", "segment_ids"]
         assert list(signature.outputs) == ["probabilities"]
-    export.export_saved_model(folder, model.description, saved_model)
+    export.export_saved_model(model, saved_model)
     write_text(tmp_path / "notes.txt", "mine")
     with pytest.raises(UserError, match="in the way"):
-        export.export_saved_model(folder, model.description, str(tmp_path))
+        export.export_saved_model(model, str(tmp_path))
 
 
 def test_a_saved_model_of_another_tensorflow_fails_in_one_line(saved_model, monkeypatch):
@@ -77,22 +77,23 @@ def test_a_saved_model_of_another_tensorflow_fails_in_one_line(saved_model, monk
 def test_tflite_float_and_dynamic_range_agree_with_the_model(model, saved_model, tmp_path):
     if tf.__version__ < "2":
         pytest.skip("TFLite needs the converter of TensorFlow 2.15")
-    batches = [padded_arrays(model.encoder, PAIRS[start:start + 8])
-               for start in range(0, len(PAIRS), 8)]
-    expected = np.concatenate([model.run(*batch) for batch in batches])
-    for path in export.export_tflite(saved_model, str(tmp_path)):
-        line = export.check_tflite(path, batches, expected)
+    encoded = [model.encoder(*pair)[:2] for pair in PAIRS]
+    batches = [padded_arrays(encoded[start:start + 8]) for start in range(0, len(PAIRS), 8)]
+    expected = [model.scores(*batch) for batch in batches]
+    for path, tolerance in export.export_tflite(saved_model, str(tmp_path), "classifier"):
+        line = export.check_tflite(path, model, batches, expected, tolerance)
         assert "on 23 rows" in line
         with pytest.raises(UserError, match="allowed are"):
-            export.check_tflite(path, batches, expected[:, ::-1])
+            export.check_tflite(path, model, batches, [rows[:, ::-1] for rows in expected],
+                                tolerance)
 
 
 def test_compare_lets_near_ties_rank_otherwise_only_where_allowed():
     expected = np.array([[0.9, 0.1], [0.51, 0.49]])
     found = np.array([[0.89, 0.11], [0.495, 0.505]])
-    difference, wrong = export.compare(expected, found, export.Tolerance(0.02, 0.04))
-    assert abs(difference - 0.015) < 1e-9 and wrong == 0
-    assert export.compare(expected, found, export.Tolerance(1e-4, 0.0))[1] == 1
+    difference, wrong, other = export.compare([expected], [found], export.Tolerance(0.02, 0.04))
+    assert abs(difference - 0.015) < 1e-9 and (wrong, other) == (0, 1)
+    assert export.compare([expected], [found], export.Tolerance(1e-4, 0.0))[1] == 1
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 4])
@@ -126,20 +127,18 @@ def test_wrong_rows_and_folders_fail_clearly(model, tmp_path, toy_vocab, toy_con
         model.predict([("天", "气"), "天气"])
     with pytest.raises(UserError, match="holds no fine-tuned model"):
         predictor.Predictor(str(tmp_path))
+    with pytest.raises(UserError, match="holds a model with the head 'classifier', not 'other'"):
+        type("Other", (predictor.Predictor,), {"HEAD": "other"})(model.files)
     three = write_classifier(tmp_path, toy_vocab, toy_config, labels=("a", "b", "c"))
-    config = predictor.modeling.AlbertConfig.from_json_file(three + "/albert_config.json")
-    checkpoint = predictor.chosen_checkpoint(three)
-    with pytest.raises(UserError, match=r"output_weights is \[3, 32\] where 2 labels"):
-        predictor.check_classifier(checkpoint, 2, config)
+    files = model.files._replace(checkpoint=predictor.chosen_checkpoint(three))
+    with pytest.raises(UserError, match=r"output_bias has shape \[3\] there and \[2\]"):
+        predictor.Predictor(files)
 
 
-def test_a_checkpoint_without_classifier_fails_clearly(tmp_path):
+def test_a_checkpoint_without_classifier_fails_clearly(model, tmp_path):
     with tf.Graph().as_default(), tf.Session() as session:
-        variable = tf.get_variable("bert/pooler/dense/bias", [32])
-        session.run(variable.initializer)
+        predictor.modeling.AlbertModel(model.files.config, tf.zeros([1, 4], tf.int32))
+        session.run(tf.global_variables_initializer())
         path = tf.train.Saver().save(session, str(tmp_path / "model.ckpt"))
-    config = predictor.modeling.AlbertConfig(
-        vocab_size=9, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=8)
-    with pytest.raises(UserError, match=r"no classifier weights \(variable output_weights \[2, "):
-        predictor.check_classifier(path, 2, config)
+    with pytest.raises(UserError, match=r"no classifier weights \(variables output_bias, output_w"):
+        predictor.Predictor(model.files._replace(checkpoint=path))

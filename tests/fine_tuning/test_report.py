@@ -23,7 +23,7 @@ def test_figures_by_hand():
 
 def test_report_files_hold_the_figures(tmp_path):
     report = class_report(CONFUSION, ["甲", "乙", "丙"], 0.5)
-    path = write_report(str(tmp_path), "eval_results", report)
+    path = write_report(str(tmp_path), "eval_results", report, report_text(report))
     with open(path, encoding="utf-8") as stream:
         text = stream.read()
     assert text == report_text(report)

@@ -17,11 +17,12 @@ def write_classifier(folder, vocab, config, pair=True, labels=("0", "1"), task="
     config.initializer_range = 0.2
     with tf.Graph().as_default(), tf.Session() as session:
         tf.set_random_seed(5)
-        predictor.serving_graph(config, len(labels))
+        model = modeling.AlbertModel(config, tf.zeros([1, 1], tf.int32))
+        modeling.classification_head(model.pooled_output, None, len(labels), config)
         session.run(tf.global_variables_initializer())
         tf.train.Saver().save(session, os.path.join(str(folder), "model.ckpt-7"))
     predictor.write_description(str(folder), {
-        "task_name": task, "columns": None, "data_dir": None, "labels": list(labels),
-        "pair": pair, "max_seq_length": 40, "do_lower_case": True, "input_encoding": "utf-8"},
-        config, vocab)
+        "head": "classifier", "task_name": task, "columns": None, "data_dir": None,
+        "labels": list(labels), "pair": pair, "max_seq_length": 40, "do_lower_case": True,
+        "input_encoding": "utf-8"}, config, vocab)
     return str(folder)

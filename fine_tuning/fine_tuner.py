@@ -1,0 +1,251 @@
+"""What every fine-tuning script does around its own head: flags, checks, training, resuming.
+
+In: the flags of a run, a head's model_fn and encoded examples.  Out: checkpoints in output_dir,
+which describes itself, and in best/ the one that was best on dev.
+"""
+
+import argparse
+import codecs
+import functools
+import os
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+import modeling
+from cli import UserError
+from fine_tuning import early_stopping, predictor
+from fine_tuning.examples import batches_per_epoch, example_batches
+from fine_tuning.report import write_report
+from tokenization import FullTokenizer
+from training import estimator, failures, run_settings
+from weights import checkpoints
+
+
+def define_fine_tuning_flags(flag_values, measure, num_train_epochs, **shared):
+    """Defines the flags of every fine-tuning script.
+
+    Args:
+      measure: what --save_best and --patience go by, say "accuracy".
+      num_train_epochs: (default, its reason).
+      shared: more such pairs, see run_settings.define_shared_flags.
+    """
+    run_settings.define_shared_flags(
+        flag_values, save_checkpoints_steps=(1000, "loses little when a run is killed"), **shared)
+    string, boolean, integer, real = [
+        functools.partial(define, flag_values=flag_values) for define in (
+            flags.DEFINE_string, flags.DEFINE_bool, flags.DEFINE_integer, flags.DEFINE_float)]
+    string("data_dir", None, "Folder of the task's files. Required, unless output_dir knows it.")
+    string("vocab_file", None, "Vocabulary. Required, unless output_dir holds it.")
+    boolean("do_lower_case", True, "Lower-case Latin letters. Default: fits the vocabulary.")
+    string("input_encoding", "utf-8", "Encoding of the data files. Default: what public ones use.")
+    boolean("do_predict", False, "Write predictions. Off, as do_train is.")
+    integer("predict_batch_size", 32, "Rows in a prediction step; the result does not depend on "
+            "it. Default: fits any device.")
+    boolean("do_export", False, "Write a SavedModel and, with TensorFlow 2.15, TFLite files. Off, "
+            "as do_train is.")
+    flags.DEFINE_enum("eval_split", "dev", ["dev", "test"], "File that --do_eval reads. Default: "
+                      "leaves the test file for the last word.", flag_values=flag_values)
+    real("num_train_epochs", num_train_epochs[0],
+         "Passes over the training file. Default: {}.".format(num_train_epochs[1]))
+    real("warmup_proportion", 0.1, "Share of the steps over which the rate rises. Default: BERT's.")
+    boolean("save_best", False, "Evaluate on dev at each epoch or checkpoint, keep the one of best "
+            "{} in best/ and use it afterwards. Off: costs time; the newest is used.".format(
+                measure))
+    integer("patience", 0, "Stop after so many evaluations on dev without a better {}. Default: "
+            "0, never.".format(measure))
+    boolean("pad_to_max_length", False, "Pad every batch to max_seq_length, as on a TPU. Off: to "
+            "its longest row, several times faster.")
+    flags.adopt_module_key_flags(run_settings, flag_values)
+
+
+# --- before the work --------------------------------------------------------------------------
+
+
+def recall(settings, given, head, remembered):
+    """Completes settings by what output_dir says of itself; nothing is taken over for training.
+
+    Args:
+      settings: of the flags.  given: names of the flags that were given.
+      head: of the script, one of predictor.HEADS.
+      remembered: names of the flags that a folder knows.
+    Returns:
+      (settings, changed in a copy; the folder's description, or None).
+    Raises:
+      UserError: output_dir holds a model with another head.
+    """
+    description = predictor.read_description(settings.output_dir)
+    if description and description["head"] != head:
+        raise UserError("--output_dir {!r} holds a model with the head {!r}, this script has "
+                        "{!r}; take another folder".format(
+                            settings.output_dir, description["head"], head))
+    if description is None or settings.do_train:
+        return settings, None
+    known = {name: description[name] for name in remembered if name not in given}
+    for name, file in (("vocab_file", predictor.VOCABULARY),
+                       ("bert_config_file", predictor.CONFIG)):
+        if not getattr(settings, name):
+            known[name] = os.path.join(settings.output_dir, file)
+    return argparse.Namespace(**dict(vars(settings), **known)), description
+
+
+def check_fine_tuning_settings(settings):
+    """Raises UserError for the first flag of every fine-tuning script that no run can have."""
+    run_settings.check_shared_settings(settings)
+    if not (settings.do_train or settings.do_eval or settings.do_predict or settings.do_export):
+        raise UserError("none of --do_train, --do_eval, --do_predict and --do_export is set: "
+                        "nothing to do")
+    for name in ("task_name", "vocab_file", "bert_config_file"):
+        if not getattr(settings, name):
+            raise UserError("--{} is required: --output_dir {!r} holds no fine-tuned model "
+                            "that knows it".format(name, settings.output_dir))
+    if not settings.data_dir and (settings.do_train or settings.do_eval or settings.do_predict
+                                  and not settings.predict_file):
+        raise UserError("--data_dir is required")
+    try:
+        codecs.lookup(settings.input_encoding)
+    except LookupError as error:
+        raise UserError("--input_encoding: {}".format(error)) from None
+    for name, fits, rule in (
+            ("num_train_epochs", 0 < settings.num_train_epochs < float("inf"),
+             "above 0 and finite"),
+            ("predict_batch_size", settings.predict_batch_size >= 1, "at least 1"),
+            ("patience", settings.patience >= 0, "at least 0"),
+            ("warmup_proportion", 0 <= settings.warmup_proportion < 1, "from 0 to below 1")):
+        if not fits:
+            raise UserError("--{} is {}, must be {}".format(name, getattr(settings, name), rule))
+
+
+def config_and_tokenizer(config_file, vocab_file, do_lower_case, max_seq_length):
+    """(AlbertConfig, FullTokenizer); raises UserError where they and the length do not fit."""
+    config = modeling.AlbertConfig.from_json_file(config_file)
+    if max_seq_length > config.max_position_embeddings:
+        raise UserError("--max_seq_length is {}, above the config's max_position_embeddings "
+                        "{}".format(max_seq_length, config.max_position_embeddings))
+    tokenizer = FullTokenizer(vocab_file, do_lower_case=do_lower_case)
+    if len(tokenizer.vocab) > config.vocab_size:
+        raise UserError("--vocab_file {} has {} tokens, the config's vocab_size is {}".format(
+            vocab_file, len(tokenizer.vocab), config.vocab_size))
+    return config, tokenizer
+
+
+def training_of_epochs(settings, rows):
+    """The run_settings.Training of --num_train_epochs over so many rows."""
+    per_epoch = batches_per_epoch(rows, settings.train_batch_size, settings.use_tpu)
+    steps = max(1, int(round(per_epoch * settings.num_train_epochs)))
+    warm_up = int(steps * settings.warmup_proportion)
+    tf.logging.info(
+        "%d rows in %d steps an epoch (batch %d), %g epochs: %d steps, %d of them warm-up", rows,
+        per_epoch, min(settings.train_batch_size, rows), settings.num_train_epochs, steps, warm_up)
+    return run_settings.Training(
+        settings.train_batch_size, settings.learning_rate, steps, warm_up, "adamw")
+
+
+# --- the work ---------------------------------------------------------------------------------
+
+
+def start_afresh_if_changed(engine, description, config, vocab_file, variables):
+    """Moves a model of other data or another config out of the way, so that none of it is used.
+
+    Afterwards output_dir describes itself.
+
+    Args:
+      engine: run_settings.Engine.
+      description: see predictor.write_description; its made_from says what the model comes from.
+      config: AlbertConfig.  vocab_file: path.
+      variables: name -> shape of what is trained.
+    """
+    output_dir = engine.output_dir
+    former = predictor.read_description(output_dir)
+    if former and former.get("made_from") != description["made_from"]:
+        if engine.plan and engine.plan.prefix.startswith(os.path.join(output_dir, "")):
+            raise UserError("--output_dir {!r} was made from other data or settings and holds "
+                            "--init_checkpoint; take another folder".format(output_dir))
+        tf.logging.warning(
+            "%s was made from other data, lengths or another config: its model is moved to %s, "
+            "training starts again", output_dir, predictor.set_aside(output_dir))
+    checkpoints.check_resume(output_dir, variables, "adam")
+    predictor.write_description(output_dir, description, config, vocab_file)
+
+
+def check_trained(engine, variables, head, init_checkpoint):
+    """Raises UserError unless output_dir or --init_checkpoint is fine-tuned for this head.
+
+    Args:
+      engine: run_settings.Engine.  variables: name -> shape of the model.
+      head: what the weights are of, for messages.  init_checkpoint: the flag.
+    """
+    if checkpoints.newest_checkpoint(engine.output_dir):
+        checkpoints.check_resume(engine.output_dir, variables)
+    elif engine.plan is None:
+        raise UserError("--output_dir {!r} holds no checkpoint and there is no "
+                        "--init_checkpoint; train first, with --do_train=True".format(
+                            engine.output_dir))
+    elif engine.plan.missing:
+        raise UserError("--init_checkpoint {!r} has no {} weights (variables {}): it is not "
+                        "fine-tuned; train with --do_train=True first".format(
+                            init_checkpoint, head, ", ".join(engine.plan.missing)))
+
+
+def fine_tune(engine, training, examples, model_fn, max_seq_length, pad_to_max_length, watch=None):
+    """Trains from where the folder's newest checkpoint stands.
+
+    Args:
+      engine: run_settings.Engine.  training: run_settings.Training.
+      examples: examples.Examples.  model_fn: see tf.estimator.Estimator.
+      max_seq_length, pad_to_max_length: the flags.
+      watch: function(train_to, start): trains in parts, calling train_to(step); default: in one go.
+    """
+    start, stop = checkpoints.step_of(engine.output_dir), training.num_train_steps
+    if start >= stop:
+        tf.logging.info("nothing to train: %s is at step %d of %d", engine.output_dir, start, stop)
+        return
+    tf.logging.info("training from step %d to %d", start, stop)
+    trainer = estimator.make_estimator(model_fn, engine)
+
+    def train_to(step):
+        first = checkpoints.step_of(engine.output_dir)
+
+        def input_fn(params):
+            return example_batches(
+                examples, params.get("batch_size", training.batch_size), engine.random_seed,
+                max_seq_length if engine.tpu or pad_to_max_length else None, bool(engine.tpu),
+                first)
+
+        with failures.memory_advice(
+                "--train_batch_size={} and --max_seq_length={}".format(
+                    training.batch_size, max_seq_length),
+                "less of one of them, or a smaller model"):
+            estimator.fit(trainer, input_fn, step)
+
+    if watch:
+        watch(train_to, start)
+    else:
+        train_to(stop)
+
+
+def watched_training(settings, training, rows, evaluate, names, report_text):
+    """What fine_tune takes as `watch`, by --save_best and --patience; None without them.
+
+    Args:
+      settings: of the flags.  training: run_settings.Training.  rows: of the training file.
+      evaluate: function() -> report of output_dir's newest checkpoint on the dev file.
+      names: of the report's figures to keep, the one to go by first.
+      report_text: function(report) -> str.
+    """
+    if not (settings.save_best or settings.patience):
+        return None
+    output_dir = settings.output_dir
+    every = min(settings.save_checkpoints_steps,
+                batches_per_epoch(rows, training.batch_size, settings.use_tpu))
+
+    def keep(report):
+        if settings.save_best:
+            write_report(predictor.keep_best(output_dir), "eval_results", report,
+                         report_text(report))
+
+    def watch(train_to, start):
+        early_stopping.train_in_parts(
+            train_to, evaluate, early_stopping.Evaluations(output_dir, names, start), start,
+            training.num_train_steps, every, settings.patience, keep)
+    return watch
