@@ -24,10 +24,11 @@ class UserError(Exception):
     """Something the user can put right. The message names the file, line, flag or variable."""
 
 
-def run(main, define_flags):
+def run(main, define_flags, takes_texts=False):
     """Defines the flags, parses sys.argv, calls main(flag_values); UserError becomes one line.
 
-    Flags are defined here and not on import, so that scripts can import one another.
+    Flags are defined here and not on import, so that scripts can import one another. With
+    takes_texts main is also given the list of arguments that are no flags; else one is an error.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
@@ -37,7 +38,7 @@ def run(main, define_flags):
     logging.getLogger("tensorflow").handlers.clear()  # absl's handler writes each line already
     absl_logging.get_absl_handler().setFormatter(
         logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%H:%M:%S"))
-    app.run(lambda arguments: _guarded(main, arguments))
+    app.run(lambda arguments: _guarded(main, arguments, takes_texts))
 
 
 def is_for_users(record):
@@ -55,8 +56,12 @@ def is_for_users(record):
 logging.getLogger("tensorflow").addFilter(is_for_users)  # here, for what comes while importing
 
 
-def _guarded(main, arguments):
+def _guarded(main, arguments, takes_texts):
     try:
+        if takes_texts:
+            # The locale may be no UTF-8 one; the terminal's bytes are.
+            return main(flags.FLAGS, [os.fsencode(text).decode("utf-8", "replace")
+                                      for text in arguments[1:]])
         if len(arguments) > 1:
             raise UserError("unexpected argument {!r}: every setting is a --flag=value, and a "
                             "pattern with * stands in quotes".format(arguments[1]))

@@ -25,6 +25,7 @@ import tokenization
 from cli import UserError
 from fine_tuning import predictor
 from weights import checkpoints, formats, huggingface, layouts, verification
+from weights.folders import only_file
 
 CHECKPOINT_NAMES = {"google": "model.ckpt-best", "bert": "bert_model.ckpt"}  # else model.ckpt
 # Keys of Google's config files that say nothing here.
@@ -77,14 +78,6 @@ def label_names(asked, said, count):
         raise UserError("--labels: the classifier has {} labels, the names are {}".format(
             count, ", ".join(names)))
     return names
-
-
-def only_file(folder, pattern, flag_name):
-    """The one file of a folder that matches; None if there is none; UserError if several."""
-    found = sorted(tf.io.gfile.glob(os.path.join(folder, pattern)))
-    if len(found) > 1:
-        raise UserError("--{}: name one of {}".format(flag_name, ", ".join(found)))
-    return found[0] if found else None
 
 
 # ---- reading and writing -----------------------------------------------------------------------

@@ -232,10 +232,14 @@ def write_checkpoint(folder, name, arrays):
 
 
 def write_whole(path, content):
-    """Writes text or bytes under a temporary name, then renames: the file is whole or not there."""
+    """Writes a file under a temporary name, then renames: it is whole or not there.
+
+    content: text, bytes, or an iterable of parts in bytes.
+    """
     unfinished = "{}.{}.unfinished".format(path, os.getpid())
-    with tf.io.gfile.GFile(unfinished, "wb" if isinstance(content, bytes) else "w") as stream:
-        stream.write(content)
+    with tf.io.gfile.GFile(unfinished, "w" if isinstance(content, str) else "wb") as stream:
+        for part in [content] if isinstance(content, (str, bytes)) else content:
+            stream.write(part)
     tf.io.gfile.rename(unfinished, path, overwrite=True)
 
 
