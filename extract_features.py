@@ -73,7 +73,8 @@ class Encoder(object):
         with self.session.graph.as_default():
             self.inputs = [tf.placeholder(tf.int32, [None, None], name)
                            for name in ("ids", "mask", "segments")]
-            self.vectors = pooled(modeling.AlbertModel(config, *self.inputs), self.inputs[1],
+            self.vectors = pooled(modeling.AlbertModel(
+                config, *self.inputs, pooler=False), self.inputs[1],
                                   pooling, layer)
             checkpoints.restore(self.session, self.files.checkpoint)
 

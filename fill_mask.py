@@ -100,7 +100,7 @@ def mask_graph(config, top_k, words):
     those that the vocabulary holds.
     """
     inputs = [tf.placeholder(tf.int32, [None, None], name) for name in ("ids", "positions")]
-    model = modeling.AlbertModel(config, inputs[0], positions=inputs[1])
+    model = modeling.AlbertModel(config, inputs[0], positions=inputs[1], pooler=False)
     unknown = tf.zeros_like(inputs[1])  # [B, P]: the head also computes a loss, not asked for here
     head = modeling.masked_lm_head(model, inputs[1], unknown, tf.cast(unknown, tf.float32))
     return inputs, tf.nn.top_k(tf.nn.softmax(head.logits)[:, :words], top_k)

@@ -24,7 +24,8 @@ class LAMBOptimizer(tf.train.Optimizer):
 
     def __init__(self, learning_rate, weight_decay_rate=0.01, beta_1=0.9, beta_2=0.999,
                  epsilon=1e-6, exclude_from_weight_decay=NO_WEIGHT_DECAY,
-                 exclude_from_trust_ratio=(), correction=1.0, name="LAMBOptimizer"):
+                 exclude_from_trust_ratio=(), correction=1.0, rate_factors=(),
+                 name="LAMBOptimizer"):
         """Keeps the settings.
 
         Args:
@@ -36,6 +37,8 @@ class LAMBOptimizer(tf.train.Optimizer):
             ALBERT takes NO_WEIGHT_DECAY here, albert_zh takes none.
           correction: float or scalar tensor that m / (√v + ε) is multiplied by, for moments that
             are to be bias-corrected.
+          rate_factors: pairs of a regular expression and a number: the rate of a variable whose
+            name the expression is found in is that many times learning_rate.
         """
         super(LAMBOptimizer, self).__init__(use_locking=False, name=name)
         self.learning_rate = learning_rate
@@ -46,6 +49,7 @@ class LAMBOptimizer(tf.train.Optimizer):
         self.exclude_from_weight_decay = tuple(exclude_from_weight_decay)
         self.exclude_from_trust_ratio = tuple(exclude_from_trust_ratio)
         self.correction = correction
+        self.rate_factors = tuple(rate_factors)
 
     def trust_ratio(self, variable, update):
         """‖variable‖ / ‖update‖ as a scalar, 1 where one of the norms is 0."""
@@ -75,7 +79,10 @@ class LAMBOptimizer(tf.train.Optimizer):
         if not is_named(variable, self.exclude_from_weight_decay):
             update += self.weight_decay_rate * variable
         ratio = self.trust_ratio(variable, update)
-        return tf.group(variable.assign_sub(self.learning_rate * ratio * update),
+        rate = self.learning_rate
+        for pattern, factor in self.rate_factors:
+            rate = rate * factor if is_named(variable, [pattern]) else rate
+        return tf.group(variable.assign_sub(rate * ratio * update),
                         m.assign(next_m), v.assign(next_v)), ratio
 
     def _resource_apply_dense(self, grad, handle):

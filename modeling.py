@@ -160,7 +160,8 @@ class AlbertModel(object):
     """
 
     def __init__(self, config, input_ids, input_mask=None, segment_ids=None, training=False,
-                 dropout_seed=0, one_hot_embeddings=False, recompute=False, positions=None):
+                 dropout_seed=0, one_hot_embeddings=False, recompute=False, positions=None,
+                 pooler=True):
         """Builds the graph.
 
         Args:
@@ -174,6 +175,7 @@ class AlbertModel(object):
           recompute: bool, keep only each layer's input for the gradient: a third more work.
           positions: int32 [B, P], the only ones beside 0 whose output is wanted: the last layer
             computes no others. Default: all.
+          pooler: bool, whether there is a pooled_output; heads over the sequence have none.
         Raises:
           UserError: S is known before the run and above max_position_embeddings.
         """
@@ -201,7 +203,8 @@ class AlbertModel(object):
             self.sequence_output = self.all_encoder_layers[-1]
             with tf.variable_scope("pooler"):
                 first_token = self.sequence_output[:, 0]
-                self.pooled_output = tf.tanh(dense(first_token, config.hidden_size, config))
+                self.pooled_output = tf.tanh(
+                    dense(first_token, config.hidden_size, config)) if pooler else None
 
     def output_at(self, positions):
         """The sequence's output at positions [B, P]: [B, P, H]."""
@@ -390,6 +393,15 @@ def class_scores(x, labels, num_labels, config):
     weights = matrix("output_weights", [num_labels, config.hidden_size], config)
     logits = tf.matmul(x, weights, transpose_b=True) + vector("output_bias", num_labels)
     return softmax_head(logits, labels)
+
+
+def tag_head(sequence_output, num_tags, config, dropout_rate=0.0, dropout_seed=0):
+    """Logits [B, S, T] of T tags at each place of sequence_output [B, S, H]."""
+    batch, length, hidden = shape_list(sequence_output)
+    x = dropout(sequence_output, dropout_rate, dropout_seed, "classifier")
+    with tf.variable_scope(tf.get_variable_scope(), reuse=tf.AUTO_REUSE):
+        head = class_scores(tf.reshape(x, [-1, hidden]), None, num_tags, config)  # [B*S, H]
+    return tf.reshape(head.logits, [batch, length, num_tags])  # [B, S, T]
 
 
 def softmax_head(logits, labels):

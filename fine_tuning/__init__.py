@@ -5,9 +5,12 @@ exported models.
 
   tasks           where a task's files are, how a row reads, which labels there are
   examples        rows -> token ids -> batches
+  tag_schemes     tags of characters <-> entities, valid decoding, how many entities are right
+  labelling       tagged files -> windows of tokens; entities of tokens -> of characters
   report          what a classifier got right
   fine_tuner      flags, checks and training of every fine-tuning script
   early_stopping  training in parts, until dev no longer gains
+  crf             how likely are the tags of a row, each with its neighbour
   predictor       a fine-tuned folder -> probabilities: the engine for files, pipes and Python
   export          SavedModel and TFLite
 """

@@ -85,6 +85,20 @@ def test_lamb_equals_numpy(name, decay, excluded, adapt):
     np.testing.assert_allclose(found, numpy_lamb(start, gradients, 0.1, decay, adapt), rtol=1e-5)
 
 
+def test_a_variable_may_have_a_rate_of_its_own():
+    with tf.Graph().as_default(), tf.Session() as session:
+        names = ["bert/bias", "crf/bias"]
+        variables = [tf.get_variable(name, initializer=tf.zeros([2])) for name in names]
+        loss = tf.reduce_sum(variables[0] * [1.0, -0.5]) + tf.reduce_sum(variables[1] * [1.0, -0.5])
+        update = optimization.create_optimizer(loss, 1e-4, 10, 0, "adamw",
+                                               rate_factors=[("^crf/", 100.0)])
+        session.run(tf.global_variables_initializer())
+        session.run(update.op)
+        slow, fast = session.run(variables)
+    np.testing.assert_allclose(slow, [-1e-4, 1e-4], rtol=1e-3)
+    np.testing.assert_allclose(fast, [-1e-2, 1e-2], rtol=1e-3)
+
+
 def test_zero_weight_or_zero_update_has_ratio_one():
     with tf.Graph().as_default(), tf.Session() as session:
         zero = tf.get_variable("zero", initializer=np.zeros(3, np.float32))

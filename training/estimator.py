@@ -71,8 +71,7 @@ def fit(estimator, input_fn, max_steps, chosen=devices.ALONE):
             estimator.train(input_fn, max_steps=max_steps)
 
 
-def train_spec(engine, training, loss, scalars, tokens=None, gradients=None, loss_scale=None,
-               watch=None):
+def train_spec(engine, training, loss, scalars, tokens=None, watch=None, **options):
     """The spec of a training step.
 
     Args:
@@ -82,13 +81,13 @@ def train_spec(engine, training, loss, scalars, tokens=None, gradients=None, los
       scalars: OrderedDict name -> scalar tensor, averaged over the devices and between two log
         lines.
       tokens: scalar, how many tokens this device's rows hold, or None.
-      gradients, loss_scale: see optimization.create_optimizer.
       watch: function(scalars averaged over the devices) -> further hooks, which a TPU has not.
+      **options: further arguments of optimization.create_optimizer.
     """
     update = optimization.create_optimizer(
         loss, training.learning_rate, training.num_train_steps, training.num_warmup_steps,
-        training.optimizer, use_tpu=bool(engine.tpu), gradients=gradients, loss_scale=loss_scale,
-        correct_bias=training.correct_bias)
+        training.optimizer, use_tpu=bool(engine.tpu), correct_bias=training.correct_bias,
+        **options)
     # A loss that is not finite is for the hooks here to report, not for the Estimator's own.
     shown = tf.where(tf.is_finite(loss), loss, tf.zeros_like(loss))
     scalars = collections.OrderedDict([("loss", loss)], **scalars)
