@@ -26,7 +26,7 @@ from fine_tuning.examples import TextEncoder, padded_arrays
 from fine_tuning.tasks import decoded_lines
 from tokenization import FullTokenizer
 from weights import checkpoints
-from weights.folders import found_model
+from weights.folders import encoder_files
 
 POOLINGS = ("mean", "cls", "first_last_mean")
 ROWS_AT_ONCE = 1024  # lines that are sorted by length, so that a batch needs little padding
@@ -36,7 +36,7 @@ class Encoder(object):
     """An encoder that turns texts into vectors, loaded once.
 
     Attributes:
-      files: weights.folders.FoundModel.  cut: texts so far that were longer than allowed.
+      files: weights.folders.EncoderFiles.  cut: texts so far that were longer than allowed.
     """
 
     def __init__(self, model_dir, pooling="mean", layer=-1, batch_size=32, max_seq_length=None,
@@ -44,7 +44,7 @@ class Encoder(object):
         """Loads the encoder.
 
         Args:
-          model_dir: see weights.folders.found_model, as **named.
+          model_dir: see weights.folders.encoder_files, as **named.
           pooling: "mean": the mean over the text's tokens, [CLS] and [SEP] among them; "cls": the
             vector at [CLS]; "first_last_mean": the mean of "mean" of the first and of this layer.
           layer: 1 to L; 0 is the embeddings' output; negative numbers count from the last, -1.
@@ -53,7 +53,7 @@ class Encoder(object):
         Raises:
           UserError: no such model, layer or length.
         """
-        self.files = found_model(model_dir, **named)
+        self.files = encoder_files(model_dir, **named)
         config, tokenizer = self.files.config, FullTokenizer(
             self.files.vocab_file, self.files.do_lower_case)
         longest = config.max_position_embeddings

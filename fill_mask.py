@@ -22,7 +22,7 @@ import modeling
 from fine_tuning.tasks import decoded_lines
 from tokenization import FullTokenizer
 from weights import checkpoints
-from weights.folders import found_model
+from weights.folders import encoder_files
 
 MASK = "[MASK]"
 
@@ -33,19 +33,19 @@ class MaskFiller(object):
     """A pre-trained model with its head for masked words, loaded once.
 
     Attributes:
-      files: weights.folders.FoundModel.  top_k: number of candidates for each [MASK].
+      files: weights.folders.EncoderFiles.  top_k: number of candidates for each [MASK].
     """
 
     def __init__(self, model_dir, top_k=5, **named):
         """Loads the newest checkpoint of a folder, or the checkpoint named.
 
         Args:
-          model_dir: see weights.folders.found_model, as **named.
+          model_dir: see weights.folders.encoder_files, as **named.
           top_k: candidates for each [MASK].
         Raises:
           UserError: no such model, or one without the head for masked words.
         """
-        self.files = found_model(model_dir, **named)
+        self.files = encoder_files(model_dir, **named)
         self.tokenizer = FullTokenizer(self.files.vocab_file, self.files.do_lower_case)
         config, words = self.files.config, len(self.tokenizer.vocab)
         if words > config.vocab_size:

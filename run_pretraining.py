@@ -126,7 +126,7 @@ def model_function(config, engine, training, unigram_loss=None):
             scalars["skipped_steps"] = loss_scale.skipped
         return estimator.train_spec(
             engine, training, loss, scalars, tf.reduce_sum(features["input_mask"]),
-            gradients, loss_scale, watch)
+            watch, gradients=gradients, loss_scale=loss_scale)
 
     def evaluate_batch(features):
         loss, tensors = step.evaluation_step(features, config, **on_tpu)

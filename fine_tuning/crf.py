@@ -47,7 +47,7 @@ def place_one(starts, length):
 def sequence_score(logits, tags, counts, steps):
     """The score [B] of each row's own tags, over the places that count [B, S]."""
     counted = tf.cast(counts, logits.dtype)
-    own = tf.gather(logits, tags, axis=2, batch_dims=2)  # [B, S]
+    own = tf.reduce_sum(logits * tf.one_hot(tags, tf.shape(logits)[2]), axis=2)  # [B, S]
     moves = tf.gather_nd(steps, tf.stack([tags[:, :-1], tags[:, 1:]], axis=2))  # [B, S-1]
     return (tf.reduce_sum(own * counted, axis=1)
             + tf.reduce_sum(moves * counted[:, 1:], axis=1))

@@ -208,13 +208,13 @@ def entity_report(truth, found, types):
                                  (said, answered)):
             counts.update(entity.type for entity in entities)
     names = sorted(set(types) | set(there) | set(said))
-    by_type = {name: figures(right[name], there[name], said[name]) for name in names}
-    report = figures(*[sum(counts.values()) for counts in (right, there, said)])
+    by_type = {name: entity_figures(right[name], there[name], said[name]) for name in names}
+    report = entity_figures(*[sum(counts.values()) for counts in (right, there, said)])
     report["macro_f1"] = sum(row["f1"] for row in by_type.values()) / max(1, len(names))
     return dict(report, sentences=len(truth), types=by_type)
 
 
-def figures(right, there, said):
+def entity_figures(right, there, said):
     """precision, recall and f1 of counts, with these."""
     return {"precision": right / said if said else 0.0, "recall": right / there if there else 0.0,
             "f1": 2 * right / (there + said) if there + said else 0.0,

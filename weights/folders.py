@@ -17,10 +17,10 @@ from weights import checkpoints
 CONFIG, FLAGS_OF_RUN, VOCABULARY = "albert_config.json", "flags.json", "vocab.txt"
 DEFAULT_VOCABULARY = os.path.join("albert_config", VOCABULARY)
 
-FoundModel = collections.namedtuple("FoundModel", "config checkpoint vocab_file do_lower_case")
+EncoderFiles = collections.namedtuple("EncoderFiles", "config checkpoint vocab_file do_lower_case")
 
 
-def found_model(path, config_file=None, vocab_file=None, do_lower_case=None):
+def encoder_files(path, config_file=None, vocab_file=None, do_lower_case=None):
     """What the user's words for a model stand for.
 
     Of a fine-tuned model whose run kept the best checkpoint that one is taken, else the newest.
@@ -31,7 +31,7 @@ def found_model(path, config_file=None, vocab_file=None, do_lower_case=None):
       vocab_file: --vocab_file; None takes vocab.txt beside it, else the project's.
       do_lower_case: None takes what the run used, else True.
     Returns:
-      FoundModel with an AlbertConfig.
+      EncoderFiles with an AlbertConfig.
     Raises:
       UserError: there is no checkpoint, config or vocabulary.
     """
@@ -51,7 +51,7 @@ def found_model(path, config_file=None, vocab_file=None, do_lower_case=None):
         tf.logging.info("vocabulary: %s", vocab_file)
     if do_lower_case is None:
         do_lower_case = run.get("do_lower_case", True)
-    return FoundModel(modeling.AlbertConfig.from_json_file(config_file), checkpoint, vocab_file,
+    return EncoderFiles(modeling.AlbertConfig.from_json_file(config_file), checkpoint, vocab_file,
                       do_lower_case)
 
 
