@@ -28,6 +28,7 @@ from weights import checkpoints, formats, huggingface, layouts, verification
 from weights.folders import only_file
 
 CHECKPOINT_NAMES = {"google": "model.ckpt-best", "bert": "bert_model.ckpt"}  # else model.ckpt
+CLASSIFIER = "classifier"
 DEFAULT_LENGTH = 128  # of a classifier that does not say for how many tokens it is
 # Keys of Google's config files that say nothing here.
 CONSTANT_KEYS = {"net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0,
@@ -96,18 +97,21 @@ def label_names(asked, said, count):
     return names
 
 
-def described(said, asked, labels, lower_case, config):
-    """What the folder of a classifier is to say of itself, None where nothing is known.
+def described(said, form, asked, labels, lower_case, max_length):
+    """What the folder of a fine-tuned model is to say of itself, None where nothing is known.
 
     Args:
-      said: what the source says.  asked: value of --labels.  labels: names, or None.
-      lower_case: bool.  config: AlbertConfig.
+      said: what the source says.  form: what is written.  asked: value of --labels.
+      labels: names of a classifier's classes, or None.  lower_case: bool.
+      max_length: longest sequence of the model.
     """
+    if said.get("head", CLASSIFIER) != CLASSIFIER:  # format "tf" keeps any head's variables
+        return dict(said, save_best=False) if form == "tf" else None
     if not labels or not (asked or said.get("labels")):
         return None
-    unsaid = {"task_name": None, "columns": None, "data_dir": None, "pair": None,
-              "input_encoding": "utf-8",
-              "max_seq_length": min(DEFAULT_LENGTH, config.max_position_embeddings)}
+    unsaid = {"head": CLASSIFIER, "task_name": None, "columns": None, "data_dir": None,
+              "pair": None, "input_encoding": "utf-8",
+              "max_seq_length": min(DEFAULT_LENGTH, max_length)}
     return dict(unsaid, **dict(said, labels=labels, do_lower_case=lower_case, save_best=False))
 
 
@@ -163,7 +167,8 @@ def write_files(folder, form, model, image, companions):
     if tokens:
         files[predictor.VOCABULARY] = "".join(token + "\n" for token in tokens)
     if description:
-        files[predictor.DESCRIPTION.format("classifier")] = huggingface.json_text(description)
+        files[predictor.DESCRIPTION.format(description["head"])] = huggingface.json_text(
+            description)
     for name, content in files.items():
         with tf.io.gfile.GFile(os.path.join(folder, name), "wb") as stream:
             stream.write(content if isinstance(content, bytes) else content.encode("utf-8"))
@@ -251,7 +256,8 @@ def main(flag_values):
                          layouts.heads_of_weights(model.weights).labels)
     lower_case = next(value for value in (flag_values.do_lower_case, said.get("do_lower_case"),
                                           True) if value is not None)
-    description = described(said, flag_values.labels, labels, lower_case, model.config)
+    description = described(said, form, flag_values.labels, labels, lower_case,
+                            model.config.max_position_embeddings)
     image = formats.exact_image(model, form)
     verified = []
 

@@ -387,8 +387,16 @@ def masked_lm_head(output, model, labels, weights, weight_sum=None):
 
 def classification_head(pooled_output, labels, num_labels, config, dropout_rate=0.0,
                         dropout_seed=0):
-    """C classes from pooled_output [B, H]; labels int [B], or None when they are not known."""
-    x = dropout(pooled_output, dropout_rate, dropout_seed, "classifier")
+    """C classes from pooled_output [B, H]; labels int [B], or None when they are not known.
+
+    A pre-LN encoder has no norm of its own at its end: as in albert_zh, its pooled output is normed
+    once more here.
+    """
+    x = pooled_output
+    if config.ln_type == "preln":
+        with tf.variable_scope("loss", reuse=tf.AUTO_REUSE):
+            x = layer_norm(x)
+    x = dropout(x, dropout_rate, dropout_seed, "classifier")
     with tf.variable_scope(tf.get_variable_scope(), reuse=tf.AUTO_REUSE):
         return class_scores(x, labels, num_labels, config)
 

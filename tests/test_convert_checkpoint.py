@@ -354,6 +354,43 @@ def test_verification_finds_a_wrong_weight(model_folder, tmp_path):
         verification.verify(target, model, image)
 
 
+@pytest.mark.parametrize("form", ["tf", "albert_zh"])
+def test_the_norm_of_a_pre_ln_classifier_is_read_run_and_kept(tmp_path, toy_vocab, capsys, form):
+    source = classifier_folder(tmp_path, toy_vocab, "preln")
+    rng, arrays = np.random.RandomState(3), arrays_of(source)
+    for leaf in ("beta", "gamma"):
+        arrays["loss/LayerNorm/" + leaf] = rng.normal(size=32).astype(np.float32)
+    checkpoints.write_checkpoint(source, "model.ckpt-7", arrays)
+    config = modeling.AlbertConfig.from_json_file(os.path.join(source, "albert_config.json"))
+    found = verification.tensorflow_outputs(config, arrays, verification.random_inputs(config))
+    pooled = found["pooled output"]
+    normed = (pooled - pooled.mean(-1, keepdims=True)) / pooled.std(-1, keepdims=True)
+    normed = normed * arrays["loss/LayerNorm/gamma"] + arrays["loss/LayerNorm/beta"]
+    np.testing.assert_allclose(
+        found["classes"], normed @ arrays["output_weights"].T + arrays["output_bias"], atol=1e-4)
+    target = convert(source, tmp_path / "out", form, "--verify")
+    assert_bit_equal(weights_of(target), weights_of(source))
+    out = capsys.readouterr().out
+    assert "no place for them: 0\n" in out and ", classes 0)" in out
+    probabilities = [predictor.Predictor(path).predict(PAIRS) for path in (source, target)]
+    np.testing.assert_array_equal(*probabilities)
+
+
+def test_a_folder_with_another_head_stays_what_it_is(tmp_path, toy_vocab, monkeypatch):
+    monkeypatch.setattr(predictor, "HEADS", ("classifier", "tagger"))
+    source = classifier_folder(tmp_path, toy_vocab)
+    arrays = {name.replace("output_", "tags/"): array for name, array in arrays_of(source).items()}
+    checkpoints.write_checkpoint(source, "model.ckpt-7", arrays)
+    path = os.path.join(source, "classifier.json")
+    description = dict(predictor.read_description(source), head="tagger")
+    os.remove(path)
+    write_text(path.replace("classifier.json", "tagger.json"), json.dumps(description))
+    target = convert(source, tmp_path / "out", "tf")
+    assert_bit_equal(weights_of(target), weights_of(source))
+    assert predictor.read_description(target) == dict(description, save_best=False)
+    assert predictor.read_description(convert(source, tmp_path / "two", "albert_zh")) is None
+
+
 # ---- the way back from plain BERT --------------------------------------------------------------
 
 
