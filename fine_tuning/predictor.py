@@ -248,7 +248,8 @@ class Predictor(FineTunedModel):
     """A fine-tuned classifier, loaded once.
 
     Attributes:
-      labels: names in the order of the probability columns.  pair: whether it takes two texts.
+      labels: names in the order of the probability columns.  pair: whether it takes two texts;
+        None where its folder does not say, as of a converted Hugging Face model.
       encoder: TextEncoder.
     """
 
@@ -283,7 +284,7 @@ class Predictor(FineTunedModel):
         """
         rows = [(text, None) if isinstance(text, str) else tuple(text) for text in texts]
         for number, (_, text_b) in enumerate(rows, 1):
-            if (text_b is not None) != self.pair:
+            if self.pair is not None and (text_b is not None) != self.pair:
                 raise UserError("row {}: this model ({}) takes {}".format(
                     number, self.description["task_name"],
                     "pairs of texts" if self.pair else "one text at a time"))

@@ -514,7 +514,9 @@ def test_labels_of_hugging_face_arrive_in_their_order(tmp_path, toy_vocab):
         changed = stream.read().replace('"do_lower_case": true', '"do_lower_case": false')
         stream.seek(0)
         stream.write(changed + " ")
-    back = predictor.read_description(convert(folder, tmp_path / "back", "tf"))
+    model = predictor.Predictor(convert(folder, tmp_path / "back", "tf"))
+    assert model.predict(["明天", ("明天", "图书馆")]).shape == (2, 3)
+    back = model.description
     assert back["labels"] == ["no", "maybe", "是"] and back["do_lower_case"] is False
     named = predictor.read_description(convert(folder, tmp_path / "named", "tf", "--labels=a,b,c"))
     assert named["labels"] == ["a", "b", "c"]

@@ -30,13 +30,14 @@ def explained(output_dir, find_damage=None):
     """
     try:
         yield
-    except (tf.errors.OpError, OSError) as error:
+    except (tf.errors.OpError, OSError, UnicodeDecodeError) as error:
         words = first_line(error)
         if NOT_WRITABLE.search(str(error)):
             raise UserError("--output_dir {!r} cannot be written any more: {}; the last complete "
                             "checkpoint is {}".format(output_dir, words, newest_checkpoint(
                                 output_dir))) from None
-        damaging = (tf.errors.DataLossError, tf.errors.InvalidArgumentError)
+        # TensorFlow's own message does not decode where a record's bytes stand in it.
+        damaging = (tf.errors.DataLossError, tf.errors.InvalidArgumentError, UnicodeDecodeError)
         if find_damage and isinstance(error, damaging):
             tf.logging.error("%s; looking for the record", words)
             damage = find_damage()
