@@ -12,6 +12,7 @@ exported models.
   early_stopping  training in parts, until dev no longer gains
   crf             how likely are the tags of a row, each with its neighbour
   predictor       a fine-tuned folder -> probabilities: the engine for files, pipes and Python
+  labelling_predictor  the same for sequence labelling
   export          SavedModel and TFLite
 """
 

@@ -30,11 +30,12 @@ from fine_tuning.tasks import decoded_lines
 from tokenization import FullTokenizer
 from weights import checkpoints
 
-HEADS = ("classifier",)  # a folder's description is in the file <head>.json
+HEADS = ("classifier", "labelling")  # a folder's description is in the file <head>.json
 DESCRIPTION = "{}.json"
 CONFIG, VOCABULARY = "albert_config.json", "vocab.txt"
 OF_A_RUN = ("checkpoint", "model.ckpt-*", "graph.pbtxt", "events.out.*", "eval*", "*.json",
-            checkpoints.BEST, VOCABULARY, "test_results.tsv", "saved_model", "*.tflite")
+            checkpoints.BEST, VOCABULARY, "test_results.tsv", "predictions.*", "saved_model",
+            "*.tflite")
 FEATURES = ("input_ids", "input_mask", "segment_ids")
 EXTRA = "assets.extra"  # where TensorFlow's loaders expect files that are not theirs
 SECONDS_BETWEEN_LINES = 20  # of the progress of a long evaluation or prediction
@@ -134,6 +135,7 @@ class FineTunedModel(object):
     Attributes:
       HEAD: of a subclass, one of HEADS.
       SERVED: of a subclass, names of the outputs that a SavedModel has.
+      POOLER: of a subclass, whether its head stands on the pooled output.
       files: ModelFiles; of a SavedModel without checkpoint.
       description: what the folder says of itself.  tokenizer: FullTokenizer.
       batch_size: rows of a step; no result depends on it.
@@ -142,6 +144,7 @@ class FineTunedModel(object):
     """
 
     HEAD = SERVED = None
+    POOLER = True
 
     def __init__(self, source, batch_size=32, pad_to=None, session_config=None):
         """Loads a model.
@@ -181,7 +184,8 @@ class FineTunedModel(object):
     def serving_graph(self):
         """(inputs, outputs) by name: placeholders int32 [B, S] and the head's outputs."""
         inputs = {name: tf.placeholder(tf.int32, [None, None], name) for name in FEATURES}
-        return inputs, self.head_outputs(modeling.AlbertModel(self.files.config, **inputs))
+        return inputs, self.head_outputs(modeling.AlbertModel(
+            self.files.config, pooler=self.POOLER, **inputs))
 
     def _load_saved_model(self, folder):
         try:

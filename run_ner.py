@@ -1,0 +1,374 @@
+"""Fine-tunes ALBERT on sequence labelling: which characters are a person, a place, a company?
+
+In: files of a character and its tag a line, or JSON lines (see fine_tuning/labelling.py), a
+vocabulary, a config and a checkpoint to start from.
+Out in --output_dir: checkpoints, eval_results.txt and .json, predictions.jsonl and .conll,
+saved_model/, and all that the folder needs to answer alone: labelling.json, albert_config.json,
+vocab.txt.
+"""
+
+import collections
+import functools
+import io
+import os
+import sys
+
+import tensorflow.compat.v1 as tf
+from absl import flags
+
+import cli
+import modeling
+from fine_tuning import crf, export, fine_tuner, labelling, predictor
+from fine_tuning.examples import (
+    TextEncoder,
+    cache_key,
+    cached_rows,
+    padded_arrays,
+    random_batches,
+    read_bytes,
+)
+from fine_tuning.labelling_predictor import LabellingPredictor, mentions_line, window_ids
+from fine_tuning.report import write_report
+from fine_tuning.tag_schemes import (
+    SCHEMES,
+    Entity,
+    conll_text,
+    entities_from_tags,
+    entity_report,
+    entity_report_text,
+    tags_of,
+)
+from fine_tuning.tasks import decoded_lines, split_file
+from training import estimator, failures, run_settings
+from weights import checkpoints
+
+HEAD = LabellingPredictor.HEAD
+CHECKED_ROWS = 200  # an export is compared with the model on so many
+CRF_RATE = 100.0  # times the encoder's: at the encoder's own a CRF learns next to nothing
+REMEMBERED = ("task_name", "data_dir", "input_encoding", "max_seq_length", "do_lower_case", "crf")
+
+NerTask = collections.namedtuple(
+    "NerTask", "task data_dir input_encoding scheme types tokenizer max_seq_length")
+# task: labelling.LabellingTask; scheme, types: of the training file's tags.
+
+
+def define_flags(flag_values):
+    """Defines this script's flags."""
+    fine_tuner.define_fine_tuning_flags(
+        flag_values, "F1", (5.0, "tags need more than classes"),
+        max_seq_length=(128, "most sentences; longer ones are read in parts"),
+        train_batch_size=(32, "BERT's for fine-tuning"),
+        learning_rate=(5e-5, "BERT's for tagging; small models want more, tiny 3e-4"))
+    string, boolean, real = [functools.partial(define, flag_values=flag_values) for define in (
+        flags.DEFINE_string, flags.DEFINE_bool, flags.DEFINE_float)]
+    string("task_name", None, "Task: {}; your own data are bio (columns, whatever their scheme) or "
+           "jsonl. Required, unless output_dir knows it.".format(", ".join(labelling.TASKS)))
+    string("predict_file", None, "File to predict: as the task's, or plain text of one sentence a "
+           "line; - answers standard input line by line. Default: the task's test file.")
+    boolean("crf", False, "Train a CRF over the tags. Off: without it invalid sequences are ruled "
+            "out too.")
+    real("crf_learning_rate", None, "Highest rate of the CRF's transitions. Default: {:g} times "
+         "learning_rate.".format(CRF_RATE), lower_bound=0.0)
+    real("classifier_dropout", 0.1, "Dropout before the tag head in training. Default: BERT's.",
+         lower_bound=0.0, upper_bound=0.99)
+    boolean("cluener_submission", False, "Also write the predictions as cluener_predict.json, the "
+            "form in which CLUENER takes them. Off: no other task has it.")
+    flags.adopt_module_key_flags(fine_tuner, flag_values)
+
+
+# --- data -------------------------------------------------------------------------------------
+
+
+def find_tagged(data, split):
+    """Path of the data file of a split; raises UserError if there is none."""
+    return split_file(data.task, data.data_dir, split, tf.io.gfile.exists)
+
+
+def read_tagged(source, input_encoding, types=None, need_labels=True):
+    """(sentences, Scheme) of a file, see labelling.read_sentences; UserError if it has none."""
+    lines = decoded_lines(io.BytesIO(read_bytes(source)), source, input_encoding)
+    sentences, scheme = labelling.read_sentences(source, lines, types, need_labels)
+    if not sentences:
+        raise cli.UserError("{}: no sentences".format(source))
+    return sentences, scheme
+
+
+def encode_windows(data, sentences, cache):
+    """Examples of the training file, a row for each window; cache: folder of encoded files."""
+    source = find_tagged(data, "train")
+    settings = [HEAD, data.scheme.name, data.types, data.max_seq_length, data.input_encoding]
+    examples = cached_rows(source, cache_key(settings, read_bytes(source), data.tokenizer), cache,
+                           lambda: window_rows(data, sentences), need_labels=True)
+    tf.logging.info("%s: %d sentences in %d windows, longest %d tokens", source, len(sentences),
+                    examples.rows, examples.longest)
+    return examples
+
+
+def window_rows(data, sentences):
+    """Yields (ids, their number, the number of each one's tag, False) of each window.
+
+    Says how many sentences have an entity that the tokens cannot tell exactly: it ends within a
+    word, say, or leaves no token.
+    """
+    numbers = {tag: number for number, tag in enumerate(tags_of(data.scheme, data.types))}
+    inexact = 0
+    for sentence in sentences:
+        windows = labelling.windows_of(sentence.text, data.tokenizer, data.max_seq_length - 2)
+        tags = [labelling.window_tags(sentence, window, data.scheme) for window in windows]
+        for window, own in zip(windows, tags):
+            ids = window_ids(window, data.tokenizer)
+            yield ids, len(ids), [0] + [numbers[tag] for tag in own] + [0], False
+        told = labelling.text_entities(windows, [
+            [(entity, 1.0) for entity in entities_from_tags(own)] for own in tags])
+        inexact += [entity for entity, _ in told] != sentence.entities
+    if inexact:
+        tf.logging.info("%d of %d sentences have an entity whose ends are no ends of tokens: the "
+                        "model is told the nearest", inexact, len(sentences))
+
+
+# --- model ------------------------------------------------------------------------------------
+
+
+def tagger(features, config, num_tags, with_crf, dropout=0.0, training=False, seed=0,
+           one_hot=False):
+    """Logits [B, S, T] of a batch, and the CRF's transitions [T, T] or None."""
+    model = modeling.AlbertModel(
+        config, *[features[name] for name in predictor.FEATURES], training=training,
+        dropout_seed=seed, one_hot_embeddings=one_hot, pooler=False)
+    logits = modeling.tag_head(model.sequence_output, num_tags, config, dropout, seed)
+    return logits, crf.transition_scores(num_tags) if with_crf else None
+
+
+def tagger_variables(config, num_tags, with_crf):
+    """Name -> shape of every variable that training makes."""
+    return checkpoints.variables_of(lambda: tagger(
+        {name: tf.zeros([1, 3], tf.int32) for name in predictor.FEATURES}, config, num_tags,
+        with_crf))
+
+
+def tagger_loss(logits, transitions, features, tags):
+    """(mean loss of a tag, share of tags that are right) over the tokens, [CLS] and [SEP] aside."""
+    logits, truth = logits[:, 1:], tf.maximum(features["label_ids"][:, 1:], 0)  # [B, S-1]
+    lengths = tf.maximum(tf.reduce_sum(features["input_mask"], 1) - 2, 0)
+    weights = tf.cast(tf.sequence_mask(lengths, tf.shape(truth)[1]), tf.float32)
+    count = tf.maximum(tf.reduce_sum(weights), 1.0)
+    if transitions is None:
+        losses = weights * tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels=truth, logits=logits)
+    else:
+        losses = -crf.log_likelihood(logits, truth, lengths, transitions, tags)
+    best = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    right = tf.reduce_sum(weights * tf.cast(tf.equal(best, truth), tf.float32))
+    return tf.reduce_sum(losses) / count, right / count
+
+
+def tagger_function(config, tags, engine, training, settings):
+    """The model_fn of training that the Estimator calls; settings: the flags of the head."""
+    crf_rate = CRF_RATE * training.learning_rate
+    if settings.crf_learning_rate is not None:
+        crf_rate = settings.crf_learning_rate
+
+    def model_fn(features, labels, mode, params):
+        del labels, mode, params
+        step = tf.cast(tf.train.get_or_create_global_step(), tf.int32)
+        logits, transitions = tagger(features, config, len(tags), settings.crf,
+                                     settings.classifier_dropout, True, step, bool(engine.tpu))
+        loss, accuracy = tagger_loss(logits, transitions, features, tags)
+        return estimator.train_spec(
+            engine, training, loss, collections.OrderedDict(tag_accuracy=accuracy),
+            rate_factors=[("^{}/".format(crf.SCOPE), crf_rate / training.learning_rate)])
+    return model_fn
+
+
+# --- the jobs ---------------------------------------------------------------------------------
+
+
+def prepare(settings, description):
+    """(NerTask, sentences of the training file or None, AlbertConfig, Engine) of a run.
+
+    description: what output_dir says of itself, or None.
+    Raises:
+      UserError: files that do not fit one another.
+    """
+    task = labelling.labelling_task(settings.task_name)
+    config, tokenizer = fine_tuner.config_and_tokenizer(
+        settings.bert_config_file, settings.vocab_file, settings.do_lower_case,
+        settings.max_seq_length)
+    if settings.max_seq_length < 3:
+        raise cli.UserError("--max_seq_length={} is too short: [CLS] a [SEP] are 3".format(
+            settings.max_seq_length))
+    sentences = None
+    if description:
+        scheme, types = SCHEMES[description["scheme"]], description["types"]
+    else:
+        source = split_file(task, settings.data_dir or "", "train", tf.io.gfile.exists)
+        sentences, scheme = read_tagged(source, settings.input_encoding)
+        types = labelling.types_found(sentences, source)
+    data = NerTask(task, settings.data_dir, settings.input_encoding, scheme, types, tokenizer,
+                   settings.max_seq_length)
+    plan = settings.init_checkpoint and checkpoints.plan_initialization(
+        settings.init_checkpoint,
+        tagger_variables(config, len(tags_of(scheme, types)), settings.crf))
+    return data, sentences, config, run_settings.engine_of(settings, plan)
+
+
+def description_of(settings, data):
+    """What output_dir says of itself."""
+    return dict({name: getattr(settings, name) for name in REMEMBERED}, head=HEAD,
+                scheme=data.scheme.name, types=data.types)
+
+
+def model_loader(settings, data, config, engine):
+    """Function (name of the flag of a batch size, checkpoint) -> the run's LabellingPredictor.
+
+    A checkpoint of None is the best or newest of output_dir, else --init_checkpoint.
+    """
+    def load(batch_flag, checkpoint=None):
+        checkpoint = (checkpoint or predictor.chosen_checkpoint(engine.output_dir)
+                      or engine.plan.prefix)
+        return LabellingPredictor(
+            predictor.ModelFiles(description_of(settings, data), config, settings.vocab_file,
+                                 checkpoint),
+            getattr(settings, batch_flag),
+            settings.max_seq_length if settings.pad_to_max_length else None,
+            engine.session_config)
+    return load
+
+
+def train_tagger(settings, data, sentences, dev, config, engine, load):
+    """Trains; dev: sentences to look at on the way, or None; load: see model_loader."""
+    examples = encode_windows(data, sentences, os.path.join(settings.output_dir, "encoded"))
+    tags = tags_of(data.scheme, data.types)
+    description = dict(description_of(settings, data), save_best=settings.save_best, made_from={
+        "examples": os.path.basename(examples.path), "config": config.to_json(),
+        "crf": settings.crf})
+    fine_tuner.start_afresh_if_changed(
+        engine, description, config, settings.vocab_file,
+        tagger_variables(config, len(tags), settings.crf))
+    estimator.write_settings(engine.output_dir, config, settings)
+    training = fine_tuner.training_of_epochs(settings, examples.rows)
+
+    def evaluate():
+        return found_report(load("eval_batch_size", checkpoints.newest_checkpoint(
+            engine.output_dir)), dev)
+
+    fine_tuner.fine_tune(
+        engine, training, examples, tagger_function(config, tags, engine, training, settings),
+        settings.max_seq_length, settings.pad_to_max_length, fine_tuner.watched_training(
+            settings, training, examples.rows, evaluate, ("f1", "precision", "recall"),
+            entity_report_text))
+
+
+def found_report(model, sentences):
+    """The entity_report of a LabellingPredictor on sentences with labels."""
+    with failures.forward_advice("eval_batch_size", model.batch_size,
+                                 model.description["max_seq_length"]):
+        found = [[entity for entity, _ in entities] for entities in
+                 model.entities(sentence.text for sentence in sentences)]
+    return entity_report([sentence.entities for sentence in sentences], found,
+                         model.description["types"])
+
+
+def evaluate_tagger(model, sentences, split, output_dir):
+    """Writes and prints the report of the dev or test file."""
+    report = found_report(model, sentences)
+    name = "eval_results" if split == "dev" else "eval_results_test"
+    text = entity_report_text(report)
+    tf.logging.info("report: %s", write_report(output_dir, name, report, text))
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def write_mentions(model, data, source, output_dir, cluener_submission):
+    """Writes predictions.jsonl and .conll for a file, or the test file."""
+    source = source or find_tagged(data, "test")
+    if not tf.io.gfile.exists(source):
+        raise cli.UserError("--predict_file: no file {!r}".format(source))
+    sentences, _ = read_tagged(source, data.input_encoding, need_labels=False)
+    texts = [sentence.text for sentence in sentences]
+    with failures.forward_advice("predict_batch_size", model.batch_size, data.max_seq_length):
+        found = model.predict(texts)
+    contents = {
+        "predictions.jsonl": "".join(mentions_line(*pair) + "\n" for pair in zip(texts, found)),
+        "predictions.conll": "".join(conll_text(text, model.character_tags(text, mentions))
+                                     for text, mentions in zip(texts, found))}
+    if cluener_submission:
+        contents["cluener_predict.json"] = "".join(
+            labelling.cluener_line(number, text, [mention[:3] for mention in mentions]) + "\n"
+            for number, (text, mentions) in enumerate(zip(texts, found)))
+    for name, content in contents.items():
+        checkpoints.write_whole(os.path.join(output_dir, name), content)
+    tf.logging.info("%d sentences of %s predicted: %s", len(texts), source, ", ".join(
+        os.path.join(output_dir, name) for name in contents))
+    if all(sentence.entities is not None for sentence in sentences):
+        report = entity_report(
+            [sentence.entities for sentence in sentences],
+            [[Entity(*mention[:3]) for mention in mentions] for mentions in found], data.types)
+        sys.stdout.write("predictions of {}: f1 = {}\n".format(source, report["f1"]))
+        sys.stdout.flush()
+
+
+def export_tagger(model, data, output_dir, seed):
+    """Writes saved_model/ and the TFLite files to output_dir, and compares them with the model."""
+    sources = [os.path.join(data.data_dir or "", name) for names in data.task.files.values()
+               for name in names]
+    sources = [source for source in sources if data.data_dir and tf.io.gfile.exists(source)]
+    rows = []
+    if sources:
+        sentences, _ = read_tagged(sources[-1], data.input_encoding, need_labels=False)
+        rows = [window_ids(window, data.tokenizer) for sentence in sentences[:CHECKED_ROWS]
+                for window in labelling.windows_of(sentence.text, data.tokenizer,
+                                                   data.max_seq_length - 2)]
+    batches = [padded_arrays([(ids, len(ids)) for ids in rows[start:start + 8]])
+               for start in range(0, len(rows), 8)]
+    encoder = TextEncoder(data.tokenizer, max(5, data.max_seq_length))
+    for line in export.export_and_check(
+            model, output_dir, HEAD, batches or random_batches(encoder, CHECKED_ROWS, seed)):
+        print(line, flush=True)
+
+
+def main(flag_values):
+    """Checks everything, then trains, evaluates, predicts and exports as the flags say."""
+    tf.logging.set_verbosity(tf.logging.INFO)
+    cli.require_flags(flag_values, ["output_dir"])
+    settings, description = fine_tuner.recall(
+        cli.settings_of(flag_values),
+        {name for name in flag_values if flag_values[name].present}, HEAD, REMEMBERED)
+    fine_tuner.check_fine_tuning_settings(settings)
+    data, sentences, config, engine = prepare(settings, description)
+    dev = tested = None
+    if settings.do_train and (settings.save_best or settings.patience):
+        dev, _ = read_tagged(find_tagged(data, "dev"), data.input_encoding, data.types)
+    if settings.do_eval:
+        tested, _ = read_tagged(find_tagged(data, settings.eval_split), data.input_encoding,
+                                data.types)
+    checkpoints.require_folder(settings.output_dir)
+    load = model_loader(settings, data, config, engine)
+    with failures.explained(settings.output_dir):
+        if settings.do_train:
+            train_tagger(settings, data, sentences, dev, config, engine, load)
+        else:
+            fine_tuner.check_trained(
+                engine, tagger_variables(config, len(tags_of(data.scheme, data.types)),
+                                         settings.crf), HEAD, settings.init_checkpoint)
+        carry_out(settings, data, tested, load)
+
+
+def carry_out(settings, data, tested, load):
+    """Evaluates, predicts and exports the trained model as the flags say."""
+    output_dir = settings.output_dir
+    if settings.do_eval:
+        evaluate_tagger(load("eval_batch_size"), tested, settings.eval_split, output_dir)
+    if settings.do_predict and settings.predict_file != "-":
+        write_mentions(load("predict_batch_size"), data, settings.predict_file, output_dir,
+                       settings.cluener_submission)
+    if settings.do_export:
+        export_tagger(load("predict_batch_size"), data, output_dir, settings.random_seed)
+    if settings.do_predict and settings.predict_file == "-":
+        for line in load("predict_batch_size").answer_lines(sys.stdin.buffer,
+                                                            settings.input_encoding):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    cli.run(main, define_flags)
