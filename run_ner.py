@@ -39,7 +39,7 @@ from fine_tuning.tag_schemes import (
     tags_of,
 )
 from fine_tuning.tasks import decoded_lines, split_file
-from training import estimator, failures, run_settings
+from training import estimator, failures, former_run, run_settings
 from weights import checkpoints
 
 HEAD = LabellingPredictor.HEAD
@@ -245,7 +245,7 @@ def train_tagger(settings, data, sentences, dev, config, engine, load):
     fine_tuner.start_afresh_if_changed(
         engine, description, config, settings.vocab_file,
         tagger_variables(config, len(tags), settings.crf))
-    estimator.write_settings(engine.output_dir, config, settings)
+    former_run.write_settings(engine.output_dir, config, settings)
     training = fine_tuner.training_of_epochs(settings, examples.rows)
 
     def evaluate():
