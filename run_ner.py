@@ -183,7 +183,7 @@ def tagger_function(config, tags, engine, training, settings):
 # --- the jobs ---------------------------------------------------------------------------------
 
 
-def prepare(settings, description):
+def prepare_tagger(settings, description):
     """(NerTask, sentences of the training file or None, AlbertConfig, Engine) of a run.
 
     description: what output_dir says of itself, or None.
@@ -335,7 +335,7 @@ def main(flag_values):
         cli.settings_of(flag_values),
         {name for name in flag_values if flag_values[name].present}, HEAD, REMEMBERED)
     fine_tuner.check_fine_tuning_settings(settings)
-    data, sentences, config, engine = prepare(settings, description)
+    data, sentences, config, engine = prepare_tagger(settings, description)
     dev = tested = None
     if settings.do_train and (settings.save_best or settings.patience):
         dev, _ = read_tagged(find_tagged(data, "dev"), data.input_encoding, data.types)
