@@ -162,7 +162,7 @@ def settled(config, lengths, arguments):
            + ["--{}={}".format(*pair) for pair in zip(
                ("train_batch_size", "max_seq_length", "max_predictions_per_seq"), lengths)]
            + arguments)
-    settings = cli.settings_of(values)
+    settings = run_pretraining.with_fitting_values(cli.settings_of(values), config)
     run_pretraining.check_settings(settings, config)
     chosen = devices.choose(settings.num_devices or 1)
     if chosen.strategy or settings.use_tpu:
