@@ -131,15 +131,18 @@ def apply_update(rule, gradients, variables, proceed, loss_scale=None):
         state, values = loss_scale.state, loss_scale.next_values(proceed)
 
     def across_devices(strategy, gradients, proceed, counts, values):
-        update = strategy.extended.update  # calls a function with each device's copy and values
+        def update(variable, function, *values, **options):
+            """Calls the function with each device's copy of the variable and of the values."""
+            return strategy.extended.update(variable, lambda copy: function(copy, *[
+                devices.on_device_of(copy, variable, value) for value in values]), **options)
+
         rule.create_moments(variables)
         ratios = [ratio for variable, gradient in zip(variables, gradients)
-                  for ratio in update(variable, functools.partial(update_if, rule),
-                                      args=(gradient, proceed), group=False)]
+                  for ratio in update(variable, functools.partial(update_if, rule), gradient,
+                                      proceed, group=False)]
         with tf.control_dependencies(ratios):
-            counted = update(global_step, count_if, args=(counts,))
-            kept = [update(variable, assign, args=(value,))
-                    for variable, value in zip(state, values)]
+            counted = update(global_step, count_if, counts)
+            kept = [update(variable, assign, value) for variable, value in zip(state, values)]
         return tf.group(counted, *kept), tf.reduce_mean(tf.stack(ratios))
 
     return tf.distribute.get_replica_context().merge_call(

@@ -180,25 +180,6 @@ def eval_spec(engine, loss, metric_function, tensors):
     return spec if engine.tpu else spec.as_estimator_spec()
 
 
-def predict_spec(engine, predictions):
-    """The spec of a prediction: a dict of tensors whose first axis is the batch.
-
-    Weights alone are restored, so that a converted checkpoint without a step will do.
-    """
-    mode = tf.estimator.ModeKeys.PREDICT
-    if engine.tpu:
-        return tf.estimator.tpu.TPUEstimatorSpec(
-            mode, predictions=predictions, scaffold_fn=functools.partial(initialize, engine))
-    initialize(engine)
-    weights = tf.trainable_variables()
-    scaffold = tf.train.Scaffold(
-        saver=tf.train.Saver(weights),
-        ready_for_local_init_op=tf.report_uninitialized_variables(weights),
-        local_init_op=tf.group(tf.train.Scaffold.default_local_init_op(),
-                               tf.train.get_global_step().initializer))
-    return tf.estimator.EstimatorSpec(mode, predictions=predictions, scaffold=scaffold)
-
-
 def write_results(results, folder):
     """Writes name = value lines to the folder's eval_results.txt; returns the text."""
     text = "".join("{} = {}\n".format(name, value) for name, value in sorted(results.items()))
