@@ -151,6 +151,20 @@ def sole_writer(folder, flag_name):
         yield
 
 
+def print_answers(answers):
+    """Prints (line, whether it is an answer or a reason for none) of a pipe as they come.
+
+    Returns:
+      the exit code: 1 if there was none for one of them.
+    """
+    code = 0
+    for line, is_answer in answers:
+        if not is_answer:
+            code = 1
+        print(line, flush=True)
+    return code
+
+
 def given_flags(flag_values):
     """Names of the flags that stand on the command line."""
     return {name for name in flag_values if flag_values[name].present}

@@ -19,7 +19,7 @@ from absl import flags
 import cli
 import layers
 import modeling
-from fine_tuning.tasks import decoded_lines
+from fine_tuning.tasks import decoded_or_not
 from tokenization import FullTokenizer
 from weights import checkpoints
 from weights.folders import encoder_files
@@ -129,6 +129,25 @@ def answer_text(text, candidates, form):
     return "\n".join(lines)
 
 
+def mask_answers(filler, stream, encoding, form):
+    """Yields (what is printed for a line, whether it is an answer) for each line of a stream."""
+    for number, text, error in decoded_or_not(stream, "standard input", encoding):
+        try:
+            if error:
+                raise error
+            yield answer_text(text, filler.fill(text), form) if text.strip() else "", True
+        except cli.UserError as reason:
+            where = "" if error else "standard input, line {}: ".format(number)
+            yield error_text(text, where + str(reason), form), False
+
+
+def error_text(text, reason, form):
+    """What is printed for a text that cannot be answered."""
+    if form == "json":
+        return json.dumps({"text": text, "error": reason}, ensure_ascii=False)
+    return "ERROR\t" + reason
+
+
 def define_flags(flag_values):
     """Defines this script's flags."""
     string, boolean = [
@@ -148,7 +167,11 @@ def define_flags(flag_values):
 
 
 def main(flag_values, texts=()):
-    """Answers each text, or else each line of standard input at once."""
+    """Answers each text, or else each line of standard input at once.
+
+    Returns:
+      the exit code: 1 if a line was answered by ERROR and the reason.
+    """
     tf.logging.set_verbosity(tf.logging.INFO)
     cli.require_flags(flag_values, ["model_dir"])
     filler = MaskFiller(flag_values.model_dir, flag_values.top_k,
@@ -157,14 +180,8 @@ def main(flag_values, texts=()):
                         do_lower_case=flag_values.do_lower_case)
     for text in texts:
         print(answer_text(text, filler.fill(text), flag_values.format), flush=True)
-    lines = [] if texts else decoded_lines(sys.stdin.buffer, "standard input",
-                                           flag_values.input_encoding)
-    for number, text in lines:
-        try:
-            print(answer_text(text, filler.fill(text), flag_values.format) if text.strip() else "",
-                  flush=True)
-        except cli.UserError as error:
-            raise cli.UserError("standard input, line {}: {}".format(number, error)) from None
+    return cli.print_answers(mask_answers(
+        filler, [] if texts else sys.stdin.buffer, flag_values.input_encoding, flag_values.format))
 
 
 if __name__ == "__main__":

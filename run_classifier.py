@@ -30,7 +30,7 @@ from weights import checkpoints
 
 HEAD = "classifier"
 CHECKED_ROWS = 200  # an export is compared with the model on so many
-REMEMBERED = ("task_name", "columns", "data_dir", "input_encoding", "max_seq_length",
+REMEMBERED = ("task_name", "columns", "header", "data_dir", "input_encoding", "max_seq_length",
               "do_lower_case")
 
 Data = collections.namedtuple("Data", "task data_dir labels encoder input_encoding cache")
@@ -47,9 +47,12 @@ def define_flags(flag_values):
     string = functools.partial(flags.DEFINE_string, flag_values=flag_values)
     string("task_name", None, "Task: {}. Required, unless output_dir knows it.".format(
         ", ".join(tasks.TASKS)))
-    string("columns", None, "Columns of your own data, with --task_name=tsv or jsonl: in order, "
-           "say label,text_a,text_b (- leaves one out), or by header or key, say "
+    string("columns", None, "Columns of your own data, with --task_name=tsv, csv or jsonl: in "
+           "order, say label,text_a,text_b (- leaves one out), or by header or key, say "
            "text_a=question,label=class. Default: the task's.")
+    flags.DEFINE_enum("header", "auto", tasks.HEADERS, "Whether the first line of a table is a "
+                      "header. Default: auto, it is if it holds names that are known.",
+                      flag_values=flag_values)
     string("predict_file", None, "File to predict, with or without labels; - answers standard "
            "input line by line. Default: the task's test file.")
     flags.DEFINE_float("classifier_dropout", 0.1, "Dropout before the classifier in training. "
@@ -108,7 +111,7 @@ def prepare(settings, description):
 
     description: what output_dir says of itself, or None.
     """
-    task = tasks.task_named(settings.task_name, settings.columns)
+    task = tasks.task_named(settings.task_name, settings.columns, settings.header)
     config, tokenizer = fine_tuner.config_and_tokenizer(
         settings.bert_config_file, settings.vocab_file, settings.do_lower_case,
         settings.max_seq_length)
@@ -191,7 +194,7 @@ def evaluate_split(model, data, split, output_dir):
 
 
 def predict(model, data, source, output_dir):
-    """Writes test_results.tsv for a file, or the test file: one row for each input row."""
+    """Writes test_results.tsv for a file, or the test file: a line for each line of it."""
     task = data.task
     if not source:
         source = find_split(data, "test")
@@ -221,7 +224,11 @@ def export_files(model, data, output_dir, seed):
 
 
 def main(flag_values):
-    """Checks everything, then trains, evaluates, predicts and exports as the flags say."""
+    """Checks everything, then trains, evaluates, predicts and exports as the flags say.
+
+    Returns:
+      the exit code: 1 if a line of standard input did not read.
+    """
     tf.logging.set_verbosity(tf.logging.INFO)
     cli.require_flags(flag_values, ["output_dir"])
     settings, description = fine_tuner.recall(
@@ -248,9 +255,9 @@ def main(flag_values):
             export_files(load("predict_batch_size"), data, settings.output_dir,
                          settings.random_seed)
         if settings.do_predict and settings.predict_file == "-":
-            for line in predictor.answer_lines(load("predict_batch_size"), sys.stdin.buffer,
-                                               settings.input_encoding):
-                print(line, flush=True)
+            return cli.print_answers(predictor.answer_lines(
+                load("predict_batch_size"), sys.stdin.buffer, settings.input_encoding))
+    return 0
 
 
 if __name__ == "__main__":

@@ -328,7 +328,11 @@ def export_tagger(model, data, output_dir, seed):
 
 
 def main(flag_values):
-    """Checks everything, then trains, evaluates, predicts and exports as the flags say."""
+    """Checks everything, then trains, evaluates, predicts and exports as the flags say.
+
+    Returns:
+      the exit code: 1 if a line of standard input did not read.
+    """
     tf.logging.set_verbosity(tf.logging.INFO)
     cli.require_flags(flag_values, ["output_dir"])
     settings, description = fine_tuner.recall(
@@ -351,11 +355,11 @@ def main(flag_values):
             fine_tuner.check_trained(
                 engine, tagger_variables(config, len(tags_of(data.scheme, data.types)),
                                          settings.crf), HEAD, settings.init_checkpoint)
-        carry_out(settings, data, tested, load)
+        return carry_out(settings, data, tested, load)
 
 
 def carry_out(settings, data, tested, load):
-    """Evaluates, predicts and exports the trained model as the flags say."""
+    """Evaluates, predicts and exports the trained model as the flags say; the exit code."""
     output_dir = settings.output_dir
     if settings.do_eval:
         evaluate_tagger(load("eval_batch_size"), tested, settings.eval_split, output_dir)
@@ -365,9 +369,9 @@ def carry_out(settings, data, tested, load):
     if settings.do_export:
         export_tagger(load("predict_batch_size"), data, output_dir, settings.random_seed)
     if settings.do_predict and settings.predict_file == "-":
-        for line in load("predict_batch_size").answer_lines(sys.stdin.buffer,
-                                                            settings.input_encoding):
-            print(line, flush=True)
+        return cli.print_answers(load("predict_batch_size").answer_lines(
+            sys.stdin.buffer, settings.input_encoding))
+    return 0
 
 
 if __name__ == "__main__":

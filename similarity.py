@@ -60,25 +60,36 @@ def define_flags(flag_values):
 
 
 def main(flag_values):
-    """Prints a line for each line read: score, first sentence, second sentence."""
+    """Prints a line for each line read: score, first sentence, second sentence.
+
+    Returns:
+      the exit code: 1 if a line was answered by ERROR and the reason.
+    """
     cli.require_flags(flag_values, ["model_dir"])
     similarity = SentenceSimilarity(flag_values.model_dir, flag_values.same_label)
     if flag_values.input_file == "-":
-        print_scores(similarity, sys.stdin.buffer, "standard input", flag_values.input_encoding, 1)
-        return
+        return cli.print_answers(score_lines(
+            similarity, sys.stdin.buffer, "standard input", flag_values.input_encoding, 1))
+    codes = []
     for path in cli.match_files(flag_values.input_file, "input_file"):
         with io.open(path, "rb") as stream:
-            print_scores(similarity, stream, path, flag_values.input_encoding, 256)
+            codes.append(cli.print_answers(score_lines(
+                similarity, stream, path, flag_values.input_encoding, 256)))
+    return max(codes)
 
 
-def print_scores(similarity, stream, name, encoding, rows_at_once):
-    """Prints "score<TAB>line" for each line of a binary stream; an empty line stays empty."""
-    for _, line, probabilities in similarity.predictor.answers(
-            stream, name, encoding, rows_at_once):
-        if probabilities is None:
-            print(flush=True)
+def score_lines(similarity, stream, name, encoding, rows_at_once):
+    """Yields ("score<TAB>line", True) for each line of a binary stream; an empty one stays empty.
+
+    One that does not read gives ("ERROR<TAB>reason", False).
+    """
+    for _, line, answer in similarity.predictor.answers(stream, name, encoding, rows_at_once):
+        if isinstance(answer, cli.UserError):
+            yield "ERROR\t{}".format(answer), False
+        elif answer is None:
+            yield "", True
         else:
-            print("{:.6f}\t{}".format(probabilities[similarity.column], line), flush=True)
+            yield "{:.6f}\t{}".format(answer[similarity.column], line), True
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import tensorflow.compat.v1 as tf
 
 from cli import UserError
 from fine_tuning import tasks
+from tokenization import MAX_WORD_LENGTH
 from weights.checkpoints import write_whole
 
 HEADER = ("format", "rows", "tokens", "longest", "cut", "unlabelled", "targets")
@@ -75,7 +76,14 @@ class TextEncoder(object):
         return ids, keep_first + 2, len(first) + len(second) > room
 
     def _ids(self, text):
-        return self.tokenizer.convert_tokens_to_ids(self.tokenizer.tokenize(text))
+        """The ids of a text, or of as much of a long one as gives all that can be kept."""
+        enough = self.max_seq_length + MAX_WORD_LENGTH  # a word that is cut in two is beyond it
+        length = 4 * enough
+        tokens = self.tokenizer.tokenize(text[:length])
+        while len(tokens) < enough and length < len(text):
+            length *= 4
+            tokens = self.tokenizer.tokenize(text[:length])
+        return self.tokenizer.convert_tokens_to_ids(tokens)
 
 
 def padded_arrays(encoded, seq_length=None):
@@ -96,7 +104,8 @@ def text_batches(task, sources, input_encoding, encoder, count, batch_size=8):
     """Lists of padded_arrays for the first `count` rows of some files."""
     rows = itertools.chain.from_iterable(
         rows_of_file(task, source, read_bytes(source), input_encoding) for source in sources)
-    encoded = [encoder(row.text_a, row.text_b)[:2] for row in itertools.islice(rows, count)]
+    encoded = [encoder(row.text_a, row.text_b)[:2] for row in itertools.islice(
+        (row for row in rows if row.text_a is not None), count)]
     return [padded_arrays(encoded[start:start + batch_size])
             for start in range(0, len(encoded), batch_size)]
 
@@ -132,6 +141,8 @@ def cached_examples(task, labels, source, encoder, folder, input_encoding, need_
     """
     content = read_bytes(source)
     settings = [task.name, task.columns, labels, encoder.max_seq_length, input_encoding]
+    if task.header != "auto" or not need_labels:
+        settings += [task.header, need_labels]
 
     def rows():
         found = rows_of_file(task, source, content, input_encoding, labels, need_labels)
@@ -143,6 +154,10 @@ def cached_examples(task, labels, source, encoder, folder, input_encoding, need_
         "%s (%s): %d rows, %d tokens on average, longest %d, %d cut to %d tokens, %d unlabelled",
         source, input_encoding, examples.rows, round(examples.tokens / examples.rows),
         examples.longest, examples.cut, encoder.max_seq_length, examples.unlabelled)
+    targets = EncodedRows(examples).targets
+    counts = np.bincount(targets[targets >= 0], minlength=len(labels))
+    tf.logging.info("%s: rows of each label: %s", source, ", ".join(
+        "{} {}".format(*pair) for pair in zip(labels, counts)))
     return examples
 
 
@@ -174,14 +189,15 @@ def read_bytes(path):
 
 def rows_of_file(task, source, content, input_encoding, labels=None, need_labels=False):
     """tasks.checked_rows of a file's content."""
-    lines = tasks.filled_lines(io.BytesIO(content), source, input_encoding)
+    lines = tasks.decoded_lines(io.BytesIO(content), source, input_encoding)
     return tasks.checked_rows(task, source, lines, labels, need_labels)
 
 
 def label_order(task, source, input_encoding):
     """The labels of a training file in order."""
     rows = rows_of_file(task, source, read_bytes(source), input_encoding, need_labels=True)
-    return tasks.labels_found(rows, source)
+    return tasks.labels_found(rows, source,
+                              task.header == "auto" and not tasks.reads_json(task))
 
 
 def cache_key(settings, content, tokenizer):
@@ -198,10 +214,14 @@ def cache_key(settings, content, tokenizer):
 
 
 def encoded_rows(rows, labels, encoder):
-    """Yields (ids, length of the first segment, [label number or -1], whether it was cut)."""
+    """Yields (ids, length of the first segment, [label number or -1], whether it was cut).
+
+    A blank line has no ids.
+    """
     numbers = {label: number for number, label in enumerate(labels)}
     for row in rows:
-        ids, first, was_cut = encoder(row.text_a, row.text_b)
+        is_blank = row.text_a is None
+        ids, first, was_cut = ([], 0, False) if is_blank else encoder(row.text_a, row.text_b)
         yield ids, first, [numbers.get(row.label, NO_LABEL)], was_cut
 
 
@@ -216,7 +236,7 @@ def write_cache(path, source, rows):
       UserError: there are none.
     """
     ends, firsts, targets, tokens = [array.array("i") for _ in range(4)]
-    longest = cut = unlabelled = 0
+    longest = cut = unlabelled = per_token = 0
     for ids, first, numbers, was_cut in rows:
         tokens.extend(ids)
         ends.append(len(tokens))
@@ -224,12 +244,13 @@ def write_cache(path, source, rows):
         targets.extend(numbers)
         longest = max(longest, len(ids))
         cut += was_cut
-        unlabelled += all(number == NO_LABEL for number in numbers)
-    if not ends:
+        unlabelled += bool(ids) and all(number == NO_LABEL for number in numbers)
+        per_token |= bool(ids) and len(numbers) == len(ids)  # ids are three or more
+    if not tokens:
         raise UserError("{}: no rows".format(source))
     header = array.array("i", [
         FORMAT, len(ends), len(tokens), longest, cut, unlabelled,
-        PER_TOKEN if len(targets) == len(tokens) else len(targets) // len(ends)])
+        PER_TOKEN if per_token else len(targets) // len(ends)])
     write_whole(path, b"".join(values.tobytes() for values in (
         header, ends, firsts, targets, tokens)))
 

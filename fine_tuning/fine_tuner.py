@@ -81,7 +81,8 @@ def recall(settings, given, head, remembered):
                             settings.output_dir, description["head"], head))
     if description is None or settings.do_train:
         return settings, None
-    known = {name: description[name] for name in remembered if name not in given}
+    known = {name: description[name] for name in remembered
+             if name in description and name not in given}
     for name, file in (("vocab_file", predictor.VOCABULARY),
                        ("bert_config_file", predictor.CONFIG)):
         if not getattr(settings, name):

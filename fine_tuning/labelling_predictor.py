@@ -25,7 +25,7 @@ from fine_tuning.tag_schemes import (
     tags_from_entities,
     tags_of,
 )
-from fine_tuning.tasks import decoded_lines
+from fine_tuning.tasks import decoded_or_not
 
 BLOCK = 512  # texts whose windows are sorted by length together
 
@@ -113,9 +113,15 @@ class LabellingPredictor(FineTunedModel):
         return results
 
     def answer_lines(self, stream, encoding):
-        """Yields a line of JSON for each line of a binary stream, before the next is read."""
-        for _, text in decoded_lines(stream, "standard input", encoding):
-            yield mentions_line(text, self.predict([text])[0])
+        """Yields (line of JSON, whether it is an answer) for each line of a binary stream.
+
+        It comes before the next line is read. One that does not read is answered by the reason.
+        """
+        for _, text, error in decoded_or_not(stream, "standard input", encoding):
+            if error:
+                yield json.dumps({"text": text, "error": str(error)}, ensure_ascii=False), False
+            else:
+                yield mentions_line(text, self.predict([text])[0]), True
 
 
 def mentions_line(text, mentions):

@@ -24,9 +24,9 @@ import tensorflow.compat.v1 as tf
 import devices
 import modeling
 from cli import UserError
+from fine_tuning import tasks
 from fine_tuning.examples import TextEncoder, padded_arrays
 from fine_tuning.report import prediction_line
-from fine_tuning.tasks import decoded_lines
 from tokenization import FullTokenizer
 from weights import checkpoints
 
@@ -34,8 +34,7 @@ HEADS = ("classifier", "labelling")  # a folder's description is in the file <he
 DESCRIPTION = "{}.json"
 CONFIG, VOCABULARY = "albert_config.json", "vocab.txt"
 OF_A_RUN = ("checkpoint", "model.ckpt-*", "graph.pbtxt", "events.out.*", "eval*", "*.json",
-            checkpoints.BEST, VOCABULARY, "test_results.tsv", "predictions.*", "saved_model",
-            "*.tflite")
+            checkpoints.BEST, "test_results.tsv", "predictions.*", "saved_model", "*.tflite")
 FEATURES = ("input_ids", "input_mask", "segment_ids")
 EXTRA = "assets.extra"  # where TensorFlow's loaders expect files that are not theirs
 SECONDS_BETWEEN_LINES = 20  # of the progress of a long evaluation or prediction
@@ -123,6 +122,9 @@ def set_aside(folder):
     for pattern in OF_A_RUN:
         for path in tf.io.gfile.glob(os.path.join(folder, pattern)):
             tf.io.gfile.rename(path, os.path.join(target, os.path.basename(path)))
+    vocabulary = os.path.join(folder, VOCABULARY)  # it may be the one that the new run is given
+    if tf.io.gfile.exists(vocabulary):
+        tf.io.gfile.copy(vocabulary, os.path.join(target, VOCABULARY))
     return target
 
 
@@ -225,9 +227,12 @@ class FineTunedModel(object):
     def batches(self, encoded):
         """Yields (row numbers [B], outputs as arrays by name); rows of like length together.
 
-        encoded: a sequence of (ids, length of the first segment), say examples.EncodedRows.
+        encoded: a sequence of (ids, length of the first segment), say examples.EncodedRows; rows
+          without ids are left out.
         """
-        order = np.argsort([len(encoded[row][0]) for row in range(len(encoded))], kind="stable")
+        lengths = np.array([len(encoded[row][0]) for row in range(len(encoded))])
+        order = np.argsort(lengths, kind="stable")
+        order = order[lengths[order] > 0]
         last_line = time.time()
         for start in range(0, len(order), self.batch_size):
             rows = order[start:start + self.batch_size]
@@ -238,7 +243,10 @@ class FineTunedModel(object):
                 last_line = time.time()
 
     def collected(self, encoded, names):
-        """Outputs of all rows, in their order: an array float32 [rows, ...] for each of names."""
+        """Outputs of all rows, in their order: an array float32 [rows, ...] for each of names.
+
+        A row without ids has zeros.
+        """
         results = {}
         for rows, outputs in self.batches(encoded):
             for name in names:
@@ -248,13 +256,21 @@ class FineTunedModel(object):
         return [results[name] for name in names]
 
 
+def task_of(description):
+    """The Task that a classifier's folder describes; plain lines where it does not know it."""
+    if description["task_name"]:
+        return tasks.task_named(description["task_name"], description["columns"])
+    return tasks.task_named("tsv", ",".join(
+        tasks.PAIR_THEN_LABEL if description["pair"] else tasks.TEXT_THEN_LABEL))
+
+
 class Predictor(FineTunedModel):
     """A fine-tuned classifier, loaded once.
 
     Attributes:
       labels: names in the order of the probability columns.  pair: whether it takes two texts;
         None where its folder does not say, as of a converted Hugging Face model.
-      encoder: TextEncoder.
+      task: tasks.Task, by which lines are read.  encoder: TextEncoder.
     """
 
     HEAD, SERVED = "classifier", ("probabilities",)
@@ -264,6 +280,7 @@ class Predictor(FineTunedModel):
         super().__init__(source, batch_size, pad_to, session_config)
         self.labels = list(self.description["labels"])
         self.pair = self.description["pair"]
+        self.task = task_of(self.description)
         self.encoder = TextEncoder(self.tokenizer, self.description["max_seq_length"])
 
     def head_outputs(self, model):
@@ -297,43 +314,50 @@ class Predictor(FineTunedModel):
         return self.collected([self.encoder(*row)[:2] for row in rows], ["probabilities"])[0]
 
     def answers(self, stream, name, encoding, rows_at_once):
-        """Yields (line number, line, probabilities [C]) for each line of a binary stream, in order.
+        """Yields (line number, line, answer) for each line of a binary stream, in order.
 
-        A pair stands in one line with a tab between; a label in a third column is ignored. An
-        empty line has None for probabilities.
+        A line reads as a row of the task's files, with or without its label. The answer is
+        probabilities [C], None for an empty line, or a UserError for a line that does not read.
 
         Args:
           stream: binary, say sys.stdin.buffer.  name: str for messages.
           encoding: of the stream.
           rows_at_once: lines read before an answer is due; 1 for a dialogue through a pipe.
-        Raises:
-          UserError: a line without its tab.
         """
-        lines = decoded_lines(stream, name, encoding)
+        lines = tasks.decoded_or_not(stream, name, encoding)
         while True:
             block = list(itertools.islice(lines, rows_at_once))
             if not block:
                 return
-            texts = [self._texts(line, "{}, line {}".format(name, number))
-                     for number, line in block if line.strip()]
-            results = iter(self.predict(texts))
-            for number, line in block:
-                yield number, line, next(results) if line.strip() else None
+            rows = [error or self._row(name, number, line) for number, line, error in block]
+            results = iter(self.predict([
+                row.text_a if row.text_b is None else (row.text_a, row.text_b)
+                for row in rows if isinstance(row, tasks.Row) and row.text_a is not None]))
+            for (number, line, _), row in zip(block, rows):
+                if isinstance(row, tasks.Row):
+                    row = None if row.text_a is None else next(results)
+                yield number, line, row
 
-    def _texts(self, line, where):
-        if not self.pair:
-            return line
-        cells = line.split("\t")
-        if len(cells) not in (2, 3):
-            raise UserError("{}: {} columns where a pair has 2 with a tab between".format(
-                where, len(cells)))
-        return cells[0], cells[1]
+    def _row(self, name, number, line):
+        """The Row of a line, or the UserError that says why it is none."""
+        task = self.task
+        if self.pair is None:
+            task = task_of(dict(self.description, pair="\t" in line))
+        try:
+            return tasks.checked_row(task, tasks.row_of_line(task, name, number, line), name,
+                                     self.labels)
+        except UserError as error:
+            return error
 
 
 def answer_lines(model, stream, encoding):
-    """Yields a line of test_results.tsv for each line of a binary stream, before the next is read.
+    """Yields (line of test_results.tsv, whether it is a row or empty) for each line of a stream.
 
-    An empty line is answered by an empty one.
+    The line comes before the next is read. An empty one is answered by an empty one, one that does
+    not read by its number, ERROR and the reason.
     """
-    for number, _, probabilities in model.answers(stream, "standard input", encoding, 1):
-        yield "" if probabilities is None else prediction_line(number, probabilities, model.labels)
+    for number, _, answer in model.answers(stream, "standard input", encoding, 1):
+        if isinstance(answer, UserError):
+            yield "{}\tERROR\t{}".format(number, answer), False
+        else:
+            yield "" if answer is None else prediction_line(number, answer, model.labels), True

@@ -52,7 +52,11 @@ def report_text(report):
 
 
 def report_of(log_probs, truth, labels):
-    """The class_report of log-probabilities float32 [rows, C] and label numbers [rows]."""
+    """The class_report of log-probabilities float32 [rows, C] and label numbers [rows].
+
+    Rows with a number below 0 (blank lines) do not count.
+    """
+    log_probs, truth = log_probs[truth >= 0], truth[truth >= 0]
     confusion = np.zeros([len(labels)] * 2, np.int64)
     np.add.at(confusion, (truth, log_probs.argmax(1)), 1)
     losses = -log_probs[np.arange(len(truth)), truth]
@@ -82,7 +86,22 @@ def prediction_line(number, probabilities, labels):
 
 
 def write_predictions(path, probabilities, labels):
-    """Writes probabilities [rows, C] as test_results.tsv with its header."""
+    """Writes probabilities [rows, C] as test_results.tsv with its header.
+
+    A row of zeros, which is a blank line of the input, is an empty line.
+    """
     lines = [prediction_header(labels)] + [
-        prediction_line(number, row, labels) for number, row in enumerate(probabilities, 1)]
+        prediction_line(number, row, labels) if row.any() else ""
+        for number, row in enumerate(probabilities, 1)]
     write_whole(path, "\n".join(lines) + "\n")
+
+
+def write_submission(path, ids, probabilities, labels):
+    """Writes what CLUE's site takes: a JSON object with id and label in each line.
+
+    Args:
+      path: of the file.  ids: of the rows.  probabilities: [rows, C].  labels: C names.
+    """
+    write_whole(path, "".join(json.dumps(
+        {"id": number, "label": labels[int(np.argmax(row))]}, ensure_ascii=False) + "\n"
+        for number, row in zip(ids, probabilities)))

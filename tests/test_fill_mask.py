@@ -27,7 +27,7 @@ def run(texts, *arguments):
     values = flags.FlagValues()
     fill_mask.define_flags(values)
     values(["fill_mask.py"] + list(arguments))
-    fill_mask.main(values, texts)
+    return fill_mask.main(values, texts)
 
 
 def expected_probabilities(filler, ids, place):
@@ -112,14 +112,22 @@ def test_bad_input_fails_in_one_line(folder, tmp_path, monkeypatch, toy_vocab):
         run([], "--model_dir=" + str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match="a text of 203 tokens .* this model takes 128"):
         run(["天" * 200 + "[MASK]"], "--model_dir=" + folder)
-    content = "天[MASK]\n天气\n".encode("utf-8")
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    with pytest.raises(UserError, match=r"standard input, line 2: no \[MASK\] in the text '天气'"):
-        run([], "--model_dir=" + folder)
     project = os.path.join(ROOT, "albert_config", "vocab.txt")
     if os.path.exists(project):
         with pytest.raises(UserError, match="has 21128 tokens, the config's vocab_size is"):
             run([], "--model_dir=" + folder, "--vocab_file=" + project)
+
+
+@pytest.mark.parametrize("form, start", [
+    ("text", "ERROR\t"), ("json", '{"text": "天气", "error": "')])
+def test_a_pipe_goes_on_after_a_bad_line(folder, monkeypatch, capsys, form, start):
+    content = "天[MASK]\n天气\n气[MASK]\n".encode("utf-8")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    assert run([], "--model_dir=" + folder, "--format=" + form) == 1
+    lines = capsys.readouterr().out.splitlines()
+    bad, = [line for line in lines if line.startswith(start)]
+    assert "standard input, line 2: no [MASK] in the text '天气'" in bad
+    assert lines.index(bad) * 2 + 1 == len(lines)
 
 
 def test_an_encoder_without_the_head_fails_clearly(tmp_path, toy_vocab):

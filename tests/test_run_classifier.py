@@ -198,6 +198,35 @@ def test_a_fresh_process_answers_a_pipe_in_any_locale(trained):
     assert np.abs(found - predictor.Predictor(trained).predict(PAIRS[:3])).max() < 1e-6
 
 
+def test_a_blank_line_of_a_file_is_answered_by_one(trained, tmp_path, caplog, capsys):
+    rows = ["甲\t乙\t1", "", "丙\t丁\t0"]
+    path = write_text(tmp_path / "rows.txt", "\n".join(rows) + "\n")
+    run_script(run_classifier, "--output_dir=" + trained, "--do_predict", "--predict_file=" + path)
+    with io.open(os.path.join(trained, "test_results.tsv"), encoding="utf-8") as stream:
+        lines = stream.read().split("\n")
+    assert [line[:2] for line in lines[1:]] == ["1\t", "", "3\t", ""]
+    expected = predictor.Predictor(trained).predict([("甲", "乙"), ("丙", "丁")])
+    found = np.array([line.split("\t")[3:] for line in lines[1::2]], np.float64)
+    assert np.abs(found - expected).max() < 1e-6
+    accuracy = np.mean(expected.argmax(1) == [1, 0])
+    assert "accuracy = {}\n".format(accuracy) in capsys.readouterr().out
+    assert "rows.txt: rows of each label: 0 1, 1 1" in caplog.text
+
+
+def test_a_pipe_goes_on_after_a_bad_line_and_ends_with_exit_code_1(
+        trained, monkeypatch, capsys):
+    def exit_code(content):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        return run_script(run_classifier, "--output_dir=" + trained, "--do_predict",
+                          "--predict_file=-")
+
+    assert exit_code(b"a\tb\nab\nb\ta\n") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("2\tERROR\tstandard input, line 2: 1 columns where 2 are expected")
+    assert [line[:2] for line in lines] == ["1\t", "2\t", "3\t"]
+    assert exit_code(b"a\tb\n") == 0
+
+
 def test_published_command_evaluates_the_newest_or_the_initial_checkpoint(
         tmp_path, data, call, copied, toy_vocab, small_config):
     initial = write_classifier(tmp_path, toy_vocab, small_config)

@@ -176,11 +176,12 @@ def test_no_answer_depends_on_batch_or_company(trained):
 
 
 def test_standard_input_is_answered_line_by_line(trained, capsys, monkeypatch):
-    content = "渔民在桥。\n\n".encode("utf-8")
+    content = "渔民在桥。\n\n".encode("utf-8") + b"\xff\n\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    run_script(run_ner, "--output_dir=" + trained, "--do_predict", "--predict_file=-")
+    assert run_script(run_ner, "--output_dir=" + trained, "--do_predict", "--predict_file=-") == 1
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [answer["text"] for answer in answers] == ["渔民在桥。", ""]
+    assert [answer["text"] for answer in answers] == ["渔民在桥。", "", "\ufffd", ""]
+    assert answers[2]["error"].startswith("standard input, line 3: byte 0xff at offset 0")
     assert answers[0]["entities"][0]["text"] == "渔民" and answers[1]["entities"] == []
 
 

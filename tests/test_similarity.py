@@ -22,7 +22,7 @@ def run(*arguments):
     values = flags.FlagValues()
     similarity.define_flags(values)
     values(["similarity.py"] + list(arguments))
-    similarity.main(values)
+    return similarity.main(values)
 
 
 def test_scores_are_the_probability_of_the_same_label(folder):
@@ -48,6 +48,17 @@ def test_script_reads_a_file_and_standard_input_alike(folder, tmp_path, capsys, 
     for line, pair, score in zip(lines, PAIRS, expected):
         cells = line.split("\t")
         assert tuple(cells[1:]) == pair and abs(float(cells[0]) - score) < 1e-6
+
+
+def test_a_line_that_does_not_read_is_said_and_the_next_ones_are_answered(
+        folder, tmp_path, capsys):
+    path = write_text(tmp_path / "pairs.txt", "天\t气\n天气\n气\t天\n")
+    assert run("--model_dir=" + folder, "--input_file=" + path) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("ERROR\t" + path + ", line 2: 1 columns where 2 are expected")
+    assert [line.split("\t")[1:] for line in lines[::2]] == [["天", "气"], ["气", "天"]]
+    path = write_text(tmp_path / "pairs.txt", "天\t气\n")
+    assert run("--model_dir=" + folder, "--input_file=" + path) == 0
 
 
 def test_models_that_cannot_compare_are_refused(folder, tmp_path, toy_vocab, toy_config):

@@ -153,6 +153,28 @@ def test_a_cell_of_5000_characters_is_cut_and_counted(tmp_path, tokenizer):
     assert (examples.rows, examples.longest, examples.cut) == (2, 48, 1)
 
 
+@pytest.mark.parametrize("text", [
+    "雨" * 400000, "天" + " " * 5000 + "气 abc" * 300, "天" * 255 + "a" * 150 + "气" * 9000,
+    "天" * 247 + "a" * 99 + "气" * 9000], ids=["cell", "blanks", "no word", "word at the cut"])
+def test_a_long_cell_is_cut_before_it_is_tokenized(tokenizer, monkeypatch, text):
+    encoder, read = TextEncoder(tokenizer, 48), []
+    whole = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text[:20000]))[:46]
+    tokenize = tokenizer.tokenize
+    monkeypatch.setattr(tokenizer, "tokenize", lambda part: read.append(len(part)) or tokenize(part))
+    ids, _, was_cut = encoder(text)
+    assert ids[1:-1] == whole and was_cut
+    assert sum(read) <= 13000
+
+
+def test_blank_lines_stay_in_prediction_and_are_left_out_of_training(tmp_path, tokenizer):
+    text = "天\t雨\t1\n" + "\n" * 4
+    examples = encoded(tmp_path, tokenizer, text, need_labels=False)
+    assert (examples.rows, examples.unlabelled, examples.targets) == (5, 0, 1)
+    assert [len(row[0]) for row in map(EncodedRows(examples).__getitem__, range(5))] == [
+        5, 0, 0, 0, 0]
+    assert encoded(tmp_path, tokenizer, text).rows == 1
+
+
 def test_the_cache_is_used_only_for_the_very_same_input(tmp_path, tokenizer, toy_vocab):
     lines = pair_lines(5)
     first = encoded(tmp_path, tokenizer, lines)

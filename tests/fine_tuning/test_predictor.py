@@ -107,6 +107,37 @@ def test_answers_line_by_line_keep_empty_lines(model, rows_at_once):
     assert np.abs(np.stack([answers[n][2] for n in (0, 2, 3)]) - expected).max() < 1e-6
 
 
+@pytest.mark.parametrize("rows_at_once", [1, 4])
+def test_a_line_that_does_not_read_is_answered_by_the_reason(model, rows_at_once):
+    raw = b"a\tb\nab\n\xff\tb\na\tb\t7\nb\ta\n"
+    answers = [answer for _, _, answer in model.answers(io.BytesIO(raw), "pipe", "utf-8",
+                                                        rows_at_once)]
+    assert np.abs(np.stack(answers[::4]) - model.predict([("a", "b"), ("b", "a")])).max() < 1e-6
+    for answer, message in zip(answers[1:4], (
+            "pipe, line 2: 1 columns where 2 are expected", "pipe, line 3: byte 0xff at offset 0",
+            "pipe, line 4: label '7' is not one of 0, 1")):
+        assert isinstance(answer, UserError) and str(answer).startswith(message)
+    lines = list(predictor.answer_lines(model, io.BytesIO(raw), "utf-8"))
+    assert [reads for _, reads in lines] == [True, False, False, False, True]
+    assert lines[1][0].startswith("2\tERROR\tstandard input, line 2: 1 columns")
+
+
+def test_a_converted_model_reads_one_text_or_two_and_a_first_label_is_no_text(
+        tmp_path, toy_vocab, toy_config, model):
+    files = model.files._replace(description=dict(
+        model.description, task_name=None, pair=None))
+    answers = list(predictor.Predictor(files).answers(
+        io.BytesIO("天气\n天气\t有雨\n".encode("utf-8")), "x", "utf-8", 2))
+    both = predictor.Predictor(files).predict(["天气", ("天气", "有雨")])
+    assert np.abs(np.stack([answer for _, _, answer in answers]) - both).max() < 1e-6
+    single = predictor.Predictor(write_classifier(
+        tmp_path, toy_vocab, toy_config, pair=False, task="chnsenticorp"))
+    (_, _, first), (_, _, second) = single.answers(
+        io.BytesIO("1\t天气\n天气\n".encode("utf-8")), "x", "utf-8", 2)
+    assert np.abs(first - second).max() < 1e-6
+    assert np.abs(single.predict(["1\t天气"])[0] - first).max() > 1e-4
+
+
 def test_an_answer_comes_before_the_next_line_is_read(model):
     read = []
 
@@ -121,8 +152,6 @@ def test_an_answer_comes_before_the_next_line_is_read(model):
 
 
 def test_wrong_rows_and_folders_fail_clearly(model, tmp_path, toy_vocab, toy_config):
-    with pytest.raises(UserError, match="pipe, line 2: 1 columns where a pair has 2"):
-        list(model.answers(io.BytesIO(b"a\tb\nab\n"), "pipe", "utf-8", 1))
     with pytest.raises(UserError, match=r"row 2: this model \(lcqmc\) takes pairs"):
         model.predict([("天", "气"), "天气"])
     with pytest.raises(UserError, match="holds no fine-tuned model"):
