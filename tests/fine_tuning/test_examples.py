@@ -160,7 +160,8 @@ def test_a_long_cell_is_cut_before_it_is_tokenized(tokenizer, monkeypatch, text)
     encoder, read = TextEncoder(tokenizer, 48), []
     whole = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(text[:20000]))[:46]
     tokenize = tokenizer.tokenize
-    monkeypatch.setattr(tokenizer, "tokenize", lambda part: read.append(len(part)) or tokenize(part))
+    monkeypatch.setattr(
+        tokenizer, "tokenize", lambda part: read.append(len(part)) or tokenize(part))
     ids, _, was_cut = encoder(text)
     assert ids[1:-1] == whole and was_cut
     assert sum(read) <= 13000
