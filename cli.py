@@ -1,15 +1,18 @@
-"""How every script here starts: flags, one-line errors, UTF-8 output, files by pattern.
+"""How every script here starts: flags, one-line errors, UTF-8 output, files whole and by pattern.
 
 In: the command line.  Out: a parsed flag set handed to main(), or one clear line and exit code 1.
 This module imports no TensorFlow, so that data creation starts fast.
 """
 
+import collections
 import contextlib
 import fcntl
 import glob
+import importlib
 import logging
 import os
 import re
+import shutil
 import socket
 import sys
 import types
@@ -29,6 +32,11 @@ HINTS = {  # flags of kindred scripts
     "gpus": "--num_devices says how many GPUs are taken"}
 LOCK = ".lock"  # in a folder that a process writes
 MOST = 2 ** 31 - 1  # of a whole number; more is nowhere meant, and no tensor of int32 holds it
+
+# open(path, mode); rename(source, target), over what is there; remove(path of a file or folder).
+FileSystem = collections.namedtuple("FileSystem", "open rename remove")
+LOCAL = FileSystem(open, os.replace, lambda path: (
+    shutil.rmtree if os.path.isdir(path) else os.remove)(path))
 
 
 class UserError(Exception):
@@ -163,6 +171,61 @@ def print_answers(answers):
             code = 1
         print(line, flush=True)
     return code
+
+
+def file_system(path):
+    """The FileSystem of a path: LOCAL, or TensorFlow's for one that begins as gs:// does."""
+    if "://" not in path:
+        return LOCAL
+    gfile = importlib.import_module("tensorflow.compat.v1").io.gfile
+    return FileSystem(gfile.GFile, lambda source, target: gfile.rename(source, target, True),
+                      lambda path: (gfile.rmtree if gfile.isdir(path) else gfile.remove)(path))
+
+
+def temporary_name(path):
+    """The hidden name beside path under which this process writes it until it is complete."""
+    return "{}{}-{}".format(temporary_stem(path), socket.gethostname(), os.getpid())
+
+
+def temporary_stem(path):
+    """How the hidden names of all machines and processes begin."""
+    folder, name = os.path.split(path)
+    return os.path.join(folder, ".{}.tmp-".format(name))
+
+
+@contextlib.contextmanager
+def whole(path, system=None):
+    """In a `with` statement: the temporary name under which to write the file or folder `path`.
+
+    It is renamed at the end; where the body raises, it is removed and path stays as it was.
+    """
+    system, temporary = system or file_system(path), temporary_name(path)
+    try:
+        yield temporary
+        system.rename(temporary, path)
+    except BaseException:
+        with contextlib.suppress(Exception):  # the first error is the one to be told of
+            system.remove(temporary)
+        raise
+
+
+def write_whole(path, content, system=None):
+    """Writes a file that is whole or not there.
+
+    content: text, which becomes UTF-8, bytes, or an iterable of parts in bytes.
+    """
+    if isinstance(content, str):
+        content = content.encode("utf-8")
+    with whole(path, system) as temporary:
+        with (system or file_system(path)).open(temporary, "wb") as stream:
+            for part in [content] if isinstance(content, bytes) else content:
+                stream.write(part)
+
+
+def remove_temporaries(path):
+    """Removes what killed runs have left of a local file under its hidden names."""
+    for old in glob.glob(glob.escape(temporary_stem(path)) + "*"):
+        LOCAL.remove(old)
 
 
 def given_flags(flag_values):

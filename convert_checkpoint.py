@@ -138,18 +138,11 @@ def checkpoint_and_config(path, folder, description, config_file):
 
 def write_folder(folder, fill):
     """Lets fill(path) fill a folder that appears under its name only when it is whole."""
-    unfinished = "{}.{}.unfinished".format(folder, os.getpid())
-    if tf.io.gfile.exists(unfinished):
-        raise UserError("--to: {!r} is in the way".format(unfinished))
-    tf.io.gfile.makedirs(unfinished)
-    try:
+    with cli.whole(folder) as unfinished:
+        tf.io.gfile.makedirs(unfinished)
         fill(unfinished)
-    except BaseException:
-        tf.io.gfile.rmtree(unfinished)
-        raise
-    if tf.io.gfile.exists(folder):
-        tf.io.gfile.rmtree(folder)  # empty, as check_target has seen
-    tf.io.gfile.rename(unfinished, folder)
+        if tf.io.gfile.exists(folder):
+            tf.io.gfile.rmtree(folder)  # empty, as check_target has seen
 
 
 def write_files(folder, form, model, image, companions):

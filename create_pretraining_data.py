@@ -159,17 +159,15 @@ def create(run, paths, work):
     chosen = parse_range(run.shard_range, settings.num_shards)
     spans = documents.make_spans(plain)
     maker = shards.ShardMaker(settings, run.vocab_file, (work, plain, len(spans)))
-    label = range_label(run.shard_range)
+    progress = manifest.Progress(run.output_file, range_label(run.shard_range))
     if not run.overwrite:
-        manifest.check_identity(run.output_file, describe_output(maker, paths, num_bytes), label)
+        progress.check(describe_output(maker, paths, num_bytes))
     num_documents, checksums = index_spans(documents.Indexer(
         work, paths, settings.input_encoding, settings.random_seed, settings.num_shards),
         spans, workers)
     if not num_documents:
         raise cli.UserError("--input_file: {} holds blank lines only".format(run.input_file))
-    progress = manifest.Progress(
-        run.output_file, describe_output(maker, paths, num_bytes, checksums), run.overwrite,
-        label, chosen)
+    progress.start(describe_output(maker, paths, num_bytes, checksums), run.overwrite, chosen)
     make_shards(maker, progress, chosen, workers, run.show_examples)
     totals = collections.Counter()
     for shard in chosen:
@@ -242,26 +240,23 @@ def describe_output(maker, paths, num_bytes, checksums=None):
 
 
 def make_shards(maker, progress, chosen, workers, num_shown):
-    """Makes those of the chosen shards that are not there yet; returns CPU seconds by stage."""
+    """Makes those of the chosen shards that are not there yet."""
     missing = [shard for shard in chosen if shard not in progress.shards]
     if len(missing) < len(chosen):
         logging.info("%d of %d shards are there already, made with the same settings",
                      len(chosen) - len(missing), len(chosen))
-    seconds = collections.Counter()
     if not missing:
-        return seconds
+        return
     progress.begin(missing)
     maker.load()  # before the workers, which then need not load it again
     jobs = [(shard, progress.shard_path(shard), num_shown if shard == missing[0] else 0)
             for shard in missing]
     counter = watch(len(jobs), "shards")
-    for (shard, _, _), (counts, stage_seconds, shown) in run_jobs(maker, jobs, workers):
+    for (shard, _, _), (counts, shown) in run_jobs(maker, jobs, workers):
         progress.add(shard, counts)
-        seconds.update(stage_seconds)
         for text in shown:
             sys.stdout.write(text + "\n\n")
         counter()
-    return seconds
 
 
 def check_totals(totals, progress, chosen):

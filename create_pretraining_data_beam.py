@@ -10,16 +10,14 @@ Text and output may be on any file system that Beam knows (gs://, hdfs://, …).
 cluster need this folder on their PYTHONPATH, and the vocabulary at the path of --vocab_file.
 """
 
-import collections
 import importlib
-import json
 import os
 
 from absl import flags, logging
 
 import cli
 import create_pretraining_data
-from pretraining_data import manifest, records, shards
+from pretraining_data import manifest, shards
 from pretraining_data.documents import Document, make_spans, scan_documents, shard_of
 
 
@@ -37,13 +35,14 @@ def file_systems():
     return load_beam().io.filesystems.FileSystems
 
 
-def open_as_is(method, path):
-    """A file as bytes, by FileSystems.open or .create, whatever the end of its name."""
+def open_as_is(path, mode):
+    """A file of any file system as bytes, mode "rb" or "wb", whatever the end of its name."""
+    method = {"rb": file_systems().open, "wb": file_systems().create}[mode]
     return method(path, compression_type=load_beam().io.filesystem.CompressionTypes.UNCOMPRESSED)
 
 
-BEAM_FILES = records.Files(
-    lambda path: open_as_is(file_systems().create, path),
+BEAM_FILES = cli.FileSystem(
+    open_as_is,
     lambda source, target: file_systems().rename([source], [target]),
     lambda path: file_systems().delete([path]))
 
@@ -69,8 +68,7 @@ class ReadDocuments(object):
 
     def __call__(self, piece):
         encoding, seed = self.settings.input_encoding, self.settings.random_seed
-        with open_as_is(file_systems().open, piece.path) as stream, \
-                open_as_is(file_systems().open, piece.path) as source:
+        with open_as_is(piece.path, "rb") as stream, open_as_is(piece.path, "rb") as source:
             for offset, size, _ in scan_documents(stream, piece, encoding, piece.path):
                 source.seek(offset)
                 document = Document(piece.file, offset, source.read(size).decode(encoding))
@@ -89,20 +87,7 @@ class WriteShard(object):
         shard, documents = group
         ordered = sorted(document for document in documents if document is not None)
         path = manifest.shard_path(self.output_file, shard, self.maker.settings.num_shards)
-        return shard, self.maker.write_shard(ordered, shard, path, files=BEAM_FILES)[0]
-
-
-def write_manifest(results, description, output_file):
-    """Writes the manifest of all [(shard, counts)]; returns the counts in all."""
-    totals = collections.Counter()
-    for _, counts in results:
-        totals.update(counts)
-    content = dict(description, shards=dict(results), totals=totals, format=manifest.FORMAT)
-    path = manifest.manifest_path(output_file)
-    with BEAM_FILES.create(path) as stream:
-        stream.write((json.dumps(content, ensure_ascii=False, indent=1, sort_keys=True)
-                      + "\n").encode("utf-8"))
-    return totals
+        return shard, self.maker.write_shard(ordered, shard, path, system=BEAM_FILES)[0]
 
 
 def find_text(patterns):
@@ -155,7 +140,8 @@ def run_pipeline(pieces, maker, output_file, description, options):
         _ = ((documents, every_shard) | beam.Flatten() | beam.GroupByKey()
              | beam.Map(WriteShard(maker, output_file))
              | beam.combiners.ToList()
-             | beam.Map(write_manifest, description, output_file)
+             | beam.Map(lambda counts: manifest.write_manifest(
+                 output_file, description, dict(counts), BEAM_FILES))
              | beam.Map(lambda totals: logging.info("%d documents, %d instances",
                                                     totals["documents"], totals["instances"])))
 

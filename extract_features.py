@@ -208,9 +208,9 @@ def main(flag_values):
         for line in json_lines(encoded):
             print(line, end="", flush=True)
     elif output.endswith(".npy"):
-        checkpoints.write_whole(output, npy_parts(encoded, encoder.files.config.hidden_size))
+        cli.write_whole(output, npy_parts(encoded, encoder.files.config.hidden_size))
     else:
-        checkpoints.write_whole(output, (line.encode("utf-8") for line in json_lines(encoded)))
+        cli.write_whole(output, (line.encode("utf-8") for line in json_lines(encoded)))
 
 
 if __name__ == "__main__":

@@ -297,7 +297,7 @@ def write_mentions(model, data, source, output_dir, cluener_submission):
             labelling.cluener_line(number, text, [mention[:3] for mention in mentions]) + "\n"
             for number, (text, mentions) in enumerate(zip(texts, found)))
     for name, content in contents.items():
-        checkpoints.write_whole(os.path.join(output_dir, name), content)
+        cli.write_whole(os.path.join(output_dir, name), content)
     tf.logging.info("%d sentences of %s predicted: %s", len(texts), source, ", ".join(
         os.path.join(output_dir, name) for name in contents))
     if all(sentence.entities is not None for sentence in sentences):

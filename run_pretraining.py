@@ -327,11 +327,11 @@ def without_corrupt_records(job):
 
     train_source, evaluation = job.train_source, job.evaluation
     if train_source:
-        train_source = intact(train_source, "sound_records")
+        train_source = intact(train_source, "intact_records")
     if evaluation and evaluation.source is job.train_source:
         evaluation = evaluation._replace(source=train_source)
     elif evaluation:
-        evaluation = evaluation._replace(source=intact(evaluation.source, "sound_eval_records"))
+        evaluation = evaluation._replace(source=intact(evaluation.source, "intact_eval_records"))
     return job._replace(train_source=train_source, evaluation=evaluation)
 
 

@@ -7,7 +7,7 @@ import os
 
 import tensorflow.compat.v1 as tf
 
-from weights.checkpoints import write_whole
+from cli import write_whole
 
 EVALUATIONS = "evaluations.tsv"
 

@@ -22,10 +22,9 @@ import os
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from cli import UserError
+from cli import UserError, write_whole
 from fine_tuning import tasks
 from tokenization import MAX_WORD_LENGTH
-from weights.checkpoints import write_whole
 
 HEADER = ("format", "rows", "tokens", "longest", "cut", "unlabelled", "targets")
 FORMAT = 2  # of a cache file

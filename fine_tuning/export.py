@@ -12,9 +12,8 @@ import os
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from cli import UserError
+from cli import UserError, write_whole
 from fine_tuning.predictor import EXTRA, FEATURES, write_description
-from weights import checkpoints
 
 # Largest difference of a probability that is allowed, and the gap of the two top classes from
 # which on they must rank alike.
@@ -84,7 +83,7 @@ def export_tflite(saved_model, folder, name):
         converter = tf.lite.TFLiteConverter.from_saved_model(saved_model)
         converter.optimizations = optimizations
         path = os.path.join(folder, name + ending)
-        checkpoints.write_whole(path, converter.convert())
+        write_whole(path, converter.convert())
         written.append((path, tolerance))
     return written
 

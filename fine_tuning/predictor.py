@@ -23,7 +23,7 @@ import tensorflow.compat.v1 as tf
 
 import devices
 import modeling
-from cli import UserError
+from cli import UserError, write_whole
 from fine_tuning import tasks
 from fine_tuning.examples import TextEncoder, padded_arrays
 from fine_tuning.report import prediction_line
@@ -60,9 +60,9 @@ def write_description(folder, description, config, vocab_file):
     tf.io.gfile.makedirs(folder)
     with tf.io.gfile.GFile(vocab_file, "rb") as stream:
         vocabulary = stream.read().decode("utf-8")
-    checkpoints.write_whole(os.path.join(folder, VOCABULARY), vocabulary)
-    checkpoints.write_whole(os.path.join(folder, CONFIG), config.to_json())
-    checkpoints.write_whole(
+    write_whole(os.path.join(folder, VOCABULARY), vocabulary)
+    write_whole(os.path.join(folder, CONFIG), config.to_json())
+    write_whole(
         os.path.join(folder, DESCRIPTION.format(description["head"])),
         json.dumps(description, ensure_ascii=False, indent=2, sort_keys=True) + "\n")
 

@@ -9,7 +9,7 @@ import os
 
 import numpy as np
 
-from weights.checkpoints import write_whole
+from cli import write_whole
 
 
 def class_report(confusion, labels, loss):

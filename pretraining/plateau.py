@@ -7,12 +7,14 @@ nothing of the text around it, loses the entropy of these frequencies. A trainin
 plateau until it begins to read the context, which a good start does within a few hundred steps.
 """
 
+import itertools
 import math
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from pretraining import dynamic_masking, record_files
+from pretraining import dynamic_masking
+from pretraining_data.records import read_records
 
 SAMPLED_RECORDS = 4000
 MARGIN = 0.1  # nats below the plateau from which on a loss counts as having left it
@@ -32,8 +34,8 @@ def token_counts(source, vocab_size, most=SAMPLED_RECORDS):
     """
     counts = np.zeros(vocab_size, np.int64)
     for path in source.files:
-        records = record_files.sound_records(path, source.compression)
-        for _, record in zip(range(-(-most // len(source.files))), records):
+        for record in itertools.islice(filter(None, read_records(path)),
+                                       -(-most // len(source.files))):
             words = np.array(words_of(record, source.masking is not None), np.int64)
             np.add.at(counts, words[(0 <= words) & (words < vocab_size)], 1)
     return counts

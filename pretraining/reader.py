@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 
 from cli import UserError, match_files
 from pretraining import dynamic_masking, record_files
-from pretraining_data import manifest
+from pretraining_data import manifest, records
 
 SHUFFLE_BUFFER = 10000  # records; about 25 MB at length 512
 PARALLEL_FILES = 16
@@ -55,7 +55,7 @@ def find_files(patterns, flag_name):
 
 def peek(files, seq_length, max_predictions, flag_name="input_file", skip_corrupt=False,
          vocab_size=None):
-    """Checks the first record of every file, or the first sound one if skip_corrupt.
+    """Checks the first record of every file, or the first that fits if skip_corrupt.
 
     Returns:
       Source.
@@ -65,32 +65,38 @@ def peek(files, seq_length, max_predictions, flag_name="input_file", skip_corrup
     """
     def compression_of(path):
         try:
-            return record_files.compression_of(path)
-        except tf.errors.OpError as error:
+            return records.compression_of(path)
+        except (OSError, tf.errors.OpError) as error:
             raise UserError("--{}: {} cannot be read: {}".format(
-                flag_name, path, error.message)) from None
+                flag_name, path, getattr(error, "message", error))) from None
 
     kinds = {path: compression_of(path) for path in files}
     if len(set(kinds.values())) > 1:
         raise UserError("--{}: {} is compressed and {} is not; read them in separate runs".format(
             flag_name, *[next(p for p in files if kinds[p] == kind) for kind in ("GZIP", "")]))
     manifests = read_manifests(files, seq_length, max_predictions)
-    dynamic = set()
-    for path in files:
-        try:
-            first = next(record_files.sound_records(path, kinds[path]) if skip_corrupt
-                         else record_files.iterate(path, kinds[path]))
-        except StopIteration:
-            raise UserError("--{}: {} holds no {}record".format(
-                flag_name, path, "sound " * skip_corrupt)) from None
-        except tf.errors.OpError as error:
-            raise UserError("--{}: {} is not a TFRecord file, or is damaged: {}".format(
-                flag_name, path, error.message)) from None
-        if check_record(first, path, seq_length, max_predictions, vocab_size):
-            dynamic.add(path)
+    check = functools.partial(check_record, seq_length=seq_length, vocab_size=vocab_size,
+                              max_predictions=max_predictions)
+    dynamic = {path for path in files if first_is_dynamic(path, check, flag_name, skip_corrupt)}
     masking = dynamic_options(files, dynamic, manifests) if dynamic else None
     return Source(list(files), kinds[files[0]], seq_length, max_predictions, masking, manifests,
                   vocab_size)
+
+
+def first_is_dynamic(path, check, flag_name, skip_corrupt):
+    """What check(record, path) returns for a file's first record, or the first that it passes."""
+    refusal = None
+    for record in records.read_records(path):
+        try:
+            if record is None:
+                raise UserError("--{}: {} is not a TFRecord file, or is damaged".format(
+                    flag_name, path))
+            return check(record, path)
+        except UserError as error:
+            refusal = refusal or error
+            if not skip_corrupt:
+                break
+    raise refusal or UserError("--{}: {} holds no record".format(flag_name, path))
 
 
 def check_record(record, path, seq_length, max_predictions, vocab_size=None):
@@ -217,8 +223,7 @@ def find_damage(sources):
     """(path, record number, reason) of the first record that cannot be read, or None."""
     for source in sources:
         for path in source.files:
-            damage = record_files.first_damaged(
-                path, source.compression, record_check(source, path))
+            damage = next(record_files.damages(path, record_check(source, path)), None)
             if damage:
                 return (path,) + damage
     return None
@@ -286,10 +291,10 @@ def evaluation_dataset(source, batch_size):
         value.set_shape([batch_size] + value.shape.as_list()[1:])
         return value
 
-    records = tf.data.TFRecordDataset(source.files, source.compression)
+    serialized = tf.data.TFRecordDataset(source.files, source.compression)
     if not source.masking:
-        return parsed(records.batch(batch_size), source).map(fill)
-    rows = parsed(records.batch(MASKED_AT_ONCE), source).unbatch()
+        return parsed(serialized.batch(batch_size), source).map(fill)
+    rows = parsed(serialized.batch(MASKED_AT_ONCE), source).unbatch()
     return rows.batch(batch_size).map(fill)
 
 

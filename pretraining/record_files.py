@@ -6,12 +6,10 @@ a manifest tells; the place of a damaged record; copies without the damaged ones
 A record stands in its file as: length (uint64), its checksum (uint32), the bytes, their checksum.
 """
 
-import gzip
 import json
 import os
 import re
 import struct
-import zlib
 
 import tensorflow.compat.v1 as tf
 
@@ -23,25 +21,12 @@ AROUND = 16  # bytes of a record's length and checksums
 SHARD = re.compile(r"-(\d{5,})-of-\d{5,}\.tfrecord$")
 
 
-def compression_of(path):
-    """"GZIP" for a file that begins as one, else ""."""
-    with tf.io.gfile.GFile(path, "rb") as stream:
-        return "GZIP" if stream.read(2) == b"\x1f\x8b" else ""
-
-
-def iterate(path, compression):
-    """The serialized records of one file."""
-    kinds = tf.python_io.TFRecordCompressionType
-    options = tf.python_io.TFRecordOptions(kinds.GZIP if compression else kinds.NONE)
-    return tf.python_io.tf_record_iterator(path, options)
-
-
 def count_records(path, compression):
     """How many records a file holds: by its manifest, else by the lengths, else by reading."""
     known = count_in_manifest(path)
     if known is not None:
         return known
-    return sum(1 for _ in iterate(path, compression)) if compression else count_frames(path)
+    return sum(1 for _ in records.read_records(path)) if compression else count_frames(path)
 
 
 def count_in_manifest(path):
@@ -79,37 +64,9 @@ def count_frames(path):
     return count
 
 
-def checked_records(path, compression):
-    """Yields each record's bytes, or None for a damaged one.
-
-    After a damaged length nothing more can be found, nor after damage in a compressed file.
-    """
-    with tf.io.gfile.GFile(path, "rb") as raw:
-        stream = gzip.GzipFile(fileobj=raw) if compression else raw
-        while True:
-            try:
-                header = stream.read(12)
-                if not header:
-                    return
-                length, checksum = struct.unpack("<QI", header)
-                if checksum != records.masked_crc(header[:8]):
-                    raise ValueError("the length is damaged")
-                body = stream.read(length)
-                checksum, = struct.unpack("<I", stream.read(4))
-            except (ValueError, struct.error, OSError, EOFError, zlib.error):
-                yield None
-                return
-            yield body if checksum == records.masked_crc(body) else None
-
-
-def sound_records(path, compression):
-    """checked_records without the damaged ones."""
-    return (record for record in checked_records(path, compression) if record is not None)
-
-
-def damages(path, compression, check):
+def damages(path, check):
     """Yields (number, reason) of each record that is damaged or refused by check(record)."""
-    for number, record in enumerate(checked_records(path, compression)):
+    for number, record in enumerate(records.read_records(path)):
         if record is None:
             yield number, "its checksum is wrong, or the file is cut off in it"
             continue
@@ -117,11 +74,6 @@ def damages(path, compression, check):
             check(record)
         except UserError as error:
             yield number, str(error)
-
-
-def first_damaged(path, compression, check):
-    """The first of damages(), or None."""
-    return next(damages(path, compression, check), None)
 
 
 def without_damage(files, compression, folder, check_of=None):
@@ -133,31 +85,26 @@ def without_damage(files, compression, folder, check_of=None):
     Returns:
       the paths to read in place of files, and how many damaged records were left out.
     """
-    sound, lost = [], 0
+    intact, lost = [], 0
     for index, path in enumerate(files):
         check = check_of(path) if check_of else len
-        damaged = [number for number, _ in damages(path, compression, check)]
+        damaged = [number for number, _ in damages(path, check)]
         if damaged:
             lost += len(damaged)
             tf.logging.warning("%s: left out %d corrupt records: %s%s", path, len(damaged),
                                ", ".join(map(str, damaged[:10])), " …" * (len(damaged) > 10))
-            path = copy_sound(path, compression, os.path.join(
-                folder, "{:05d}_{}".format(index, os.path.basename(path))), set(damaged))
-        sound.append(path)
+            target = os.path.join(folder, "{:05d}_{}".format(index, os.path.basename(path)))
+            copy_without(path, target, compression, set(damaged))
+            path = target
+        intact.append(path)
     tf.logging.info("%d corrupt records in %d files", lost, len(files))
-    return sound, lost
+    return intact, lost
 
 
-def copy_sound(path, compression, target, damaged):
-    """Writes a file's records to target, but the damaged numbers; complete once it is there."""
+def copy_without(path, target, compression, numbers):
+    """Writes a file's records to target, but those of the numbers."""
     tf.io.gfile.makedirs(os.path.dirname(target))
-    temporary = records.temporary_name(target)
-    options = tf.python_io.TFRecordOptions(
-        tf.python_io.TFRecordCompressionType.GZIP if compression
-        else tf.python_io.TFRecordCompressionType.NONE)
-    with tf.python_io.TFRecordWriter(temporary, options) as writer:
-        for number, record in enumerate(checked_records(path, compression)):
-            if number not in damaged:
-                writer.write(record)
-    tf.io.gfile.rename(temporary, target, overwrite=True)
-    return target
+    with records.record_writer(target, compression) as write:
+        for number, record in enumerate(records.read_records(path)):
+            if number not in numbers:
+                write([record])

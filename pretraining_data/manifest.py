@@ -1,10 +1,13 @@
 """What stands beside the records: settings, vocabulary, counts; and what a killed run had done.
 
-In and out: data/tf_x.manifest.json, written when all shards are there, and the hidden
-data/.tf_x.progress.json while they are being made.  No TensorFlow.
+In and out: data/tf_x.manifest.json, written when all shards are there. While they are being made,
+the hidden data/.tf_x.progress.json tells that a run with these settings was begun, and a small
+data/.tf_x-00003.shard.json of each finished shard holds its counts, so that several machines never
+write to one file.  No TensorFlow.
 """
 
 import collections
+import contextlib
 import hashlib
 import io
 import json
@@ -12,7 +15,6 @@ import os
 import re
 
 import cli
-from pretraining_data import records
 
 FORMAT = 1
 OVERWRITE = "; --overwrite replaces it"
@@ -76,14 +78,6 @@ def require_manifest(path, value, advice=""):
             path, advice))
 
 
-def write_json(path, value):
-    """Writes a JSON file that is complete as soon as it is there."""
-    temporary = records.temporary_name(path)
-    with io.open(temporary, "w", encoding="utf-8", newline="\n") as stream:
-        stream.write(json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True) + "\n")
-    os.replace(temporary, path)
-
-
 def file_hash(path):
     """SHA-256 of a file, in hexadecimal."""
     with open(path, "rb") as stream:
@@ -117,6 +111,11 @@ def vocabulary_entry(vocab_file, tables, with_continuation):
     return entry
 
 
+def difference_to(old, identity):
+    """first_difference of a manifest and an identity, by the identity's keys."""
+    return first_difference({key: old.get(key) for key in identity}, identity)
+
+
 def first_difference(old, new, path=""):
     """One line that names the first value in which two nested dicts differ, or None."""
     for key in sorted(set(old) | set(new)):
@@ -135,14 +134,25 @@ def _shortly(value):
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def notes_of(output_file, label=""):
-    """Where an output's making is noted: its manifest, and the hidden file of a run under way."""
-    return manifest_path(output_file), hidden_path(output_file, label + ".progress.json")
+def write_manifest(output_file, identity, shards, system=None):
+    """Writes the manifest: identity, counts by shard and in all, which are returned.
+
+    Args:
+      identity: dict, everything the bytes of the shards depend on.
+      shards: {shard: counts}.
+      system: cli.FileSystem of the output; default: see cli.file_system.
+    """
+    totals = collections.Counter()
+    for counts in shards.values():
+        totals.update(counts)
+    cli.write_whole(manifest_path(output_file), manifest_text(
+        dict(identity, shards=shards, totals=totals, format=FORMAT)), system)
+    return totals
 
 
-def difference_to(old, identity):
-    """first_difference of a note and an identity, by the identity's keys."""
-    return first_difference({key: old.get(key) for key in identity}, identity)
+def manifest_text(value):
+    """The text of a JSON file of this room, the same for equal values."""
+    return json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True) + "\n"
 
 
 def refuse(output_file, difference):
@@ -151,128 +161,154 @@ def refuse(output_file, difference):
         output_file, difference, OVERWRITE))
 
 
-def check_identity(output_file, identity, label=""):
-    """Raises UserError where an output that is there was made with other settings.
-
-    For before the text is read: identity lacks its checksum.
-    """
-    for path in notes_of(output_file, label):
-        old = read_json(path)
-        if old is None:
-            continue
-        require_manifest(path, old, OVERWRITE)
-        old["input"].pop("checksum", None)
-        difference = difference_to(old, json.loads(json.dumps(identity)))
-        if difference:
-            refuse(output_file, difference)
-
-
 class Progress(object):
     """Which shards of an output exist, with their counts, for runs that go on.
 
     Args:
       output_file: str.
-      identity: dict, everything the bytes of the shards depend on.
-      overwrite: bool, throw away what other settings made.
-      label: str, keeps the notes of runs on different shards apart.
-      chosen: the shards this run is to make, None for all; others are left to other machines.
-    Raises:
-      UserError: the output was made with other settings and overwrite is off.
+      label: str, keeps runs on different shards apart.
     """
 
-    def __init__(self, output_file, identity, overwrite, label="", chosen=None):
+    def __init__(self, output_file, label=""):
         self.output_file = output_file
+        self.shards = {}  # shard -> counts
+        self.identity, self.num_shards = None, 0
+        self._begun = hidden_path(output_file, label + ".progress.json")
+
+    def check(self, identity):
+        """Raises UserError where an output that is there was made with other settings.
+
+        For before the text is read: identity, see start, lacks its checksum.
+        """
+        for _, old in self._former(overwrite=False):
+            old["input"].pop("checksum", None)
+            difference = difference_to(old, json.loads(json.dumps(identity)))
+            if difference:
+                refuse(self.output_file, difference)
+
+    def _former(self, overwrite):
+        """Yields (path, content) of the manifest and of what a run that was begun has left."""
+        for path in (manifest_path(self.output_file), self._begun):
+            old = read_json(path)
+            if overwrite and old is not None and not is_manifest(old):
+                _remove(path)
+            elif old is not None:
+                require_manifest(path, old, OVERWRITE)
+                yield path, old
+
+    def start(self, identity, overwrite, chosen):
+        """Finds the shards that are there.
+
+        Args:
+          identity: dict, everything the bytes of the shards depend on.
+          overwrite: bool, throw away what other settings made.
+          chosen: the shards this run is to make; others are left to other machines.
+        Raises:
+          UserError: the output was made with other settings and overwrite is off.
+        """
         # Through JSON, so that both sides of a comparison know lists only.
         self.identity = json.loads(json.dumps(identity))
         self.num_shards = self.identity["settings"]["num_shards"]
-        self.chosen = range(self.num_shards) if chosen is None else chosen
-        self.shards = {}
-        notes = notes_of(output_file, label)
-        self._path = notes[-1]
-        for path in notes:
-            self._take_over(path, read_json(path), overwrite)
-        self._refuse_strangers(overwrite)
+        for path, old in self._former(overwrite):
+            difference = difference_to(old, self.identity)
+            if difference is None:
+                self.shards.update({int(shard): counts for shard, counts in old["shards"].items()
+                                    if self._is_there(int(shard), counts)})
+            elif overwrite:
+                count = old["settings"]["num_shards"]
+                for shard in range(count):
+                    _remove(shard_path(self.output_file, shard, count))
+                    _remove(self._note_path(shard))
+                _remove(path)
+            else:
+                refuse(self.output_file, difference)
+        for shard in chosen:
+            self._take_over(shard, overwrite)
 
-    def _take_over(self, path, old, overwrite):
-        if old is None:
+    def _take_over(self, shard, overwrite):
+        """Adds a shard that is noted as finished; refuses a file that nothing is known of."""
+        counts = self._noted(shard)
+        if counts:
+            self.shards[shard] = counts
+        path = self.shard_path(shard)
+        if shard in self.shards or not os.path.exists(path) or os.path.exists(self._begun):
             return
         if not overwrite:
-            require_manifest(path, old, OVERWRITE)
-        elif not is_manifest(old):
-            _remove(path)
-            return
-        difference = difference_to(old, self.identity)
-        if difference is None:
-            self.shards.update(self._present(old))
-        elif overwrite:
-            count = old["settings"]["num_shards"]
-            for shard in range(count):
-                _remove(shard_path(self.output_file, shard, count))
-            _remove(path)
-        else:
-            refuse(self.output_file, difference)
+            raise cli.UserError("{} exists and no manifest says how it was made{}".format(
+                path, OVERWRITE))
+        _remove(path)
 
-    def _present(self, old):
-        """{shard: counts} of the noted shards whose files are there, or that have no instance."""
-        return {int(shard): counts for shard, counts in old["shards"].items()
-                if not counts["instances"] or os.path.exists(self.shard_path(int(shard)))}
+    def _is_there(self, shard, counts):
+        return not counts["instances"] or os.path.exists(self.shard_path(shard))
 
-    def _refuse_strangers(self, overwrite):
-        for shard in self.chosen:
-            path = self.shard_path(shard)
-            if shard not in self.shards and os.path.exists(path) and not self._interrupted():
-                if not overwrite:
-                    raise cli.UserError("{} exists and no manifest says how it was made{}".format(
-                        path, OVERWRITE))
-                _remove(path)
+    def _noted(self, shard):
+        """The counts of a shard that was finished by a run with these settings, or None."""
+        note = read_json(self._note_path(shard))
+        same = isinstance(note, dict) and note.get("identity") == self._digest()
+        return note["counts"] if same and self._is_there(shard, note["counts"]) else None
 
-    def _interrupted(self):
-        """A run with these settings was begun, so that a shard not noted yet is its own."""
-        return os.path.exists(self._path)
+    def _digest(self):
+        return text_hash(manifest_text(self.identity))
+
+    def _note_path(self, shard):
+        return hidden_path(self.output_file, "-{:05d}.shard.json".format(shard))
 
     def shard_path(self, shard):
         return shard_path(self.output_file, shard, self.num_shards)
 
     def begin(self, missing):
         """Notes that a run on the missing shards is under way; clears up after killed ones."""
-        for path in [self._path, manifest_path(self.output_file)] + list(
-                map(self.shard_path, missing)):
-            records.remove_temporaries(path)
-        self._note()
-
-    def _note(self):
-        write_json(self._path, dict(self.identity, shards=self.shards))
+        for path in [self._begun, manifest_path(self.output_file)] + [
+                path for shard in missing for path in (
+                    self.shard_path(shard), self._note_path(shard))]:
+            cli.remove_temporaries(path)
+        cli.write_whole(self._begun, manifest_text(dict(self.identity, shards={})))
 
     def add(self, shard, counts):
         """Notes a finished shard."""
         self.shards[shard] = counts
-        self._note()
+        cli.write_whole(self._note_path(shard), manifest_text(
+            {"identity": self._digest(), "counts": counts}))
 
     def finish(self):
-        """Writes the manifest: identity, counts by shard and in all.
+        """Writes the manifest of all shards that are noted, by this or by other machines.
 
-        Shards that other runs with the same settings have noted meanwhile stay in it.
+        Of several machines that end at once the last to read the notes sees them all. A manifest
+        of some shards only never replaces one that is there.
         """
-        old = read_json(manifest_path(self.output_file))
-        if is_manifest(old) and not difference_to(old, self.identity):
-            noted = self._present(old)
+        noted = {shard: self.shards.get(shard) or self._noted(shard)
+                 for shard in range(self.num_shards)}
+        found = {shard: counts for shard, counts in noted.items() if counts}
+        if len(found) == self.num_shards:
+            write_manifest(self.output_file, self.identity, found)
+            for shard in found:
+                _remove(self._note_path(shard))
         else:
-            noted = {}
-        noted.update(self.shards)
-        totals = collections.Counter()
-        for counts in noted.values():
-            totals.update(counts)
-        write_json(manifest_path(self.output_file),
-                   dict(self.identity, shards=noted, totals=totals, format=FORMAT))
-        _remove(self._path)
+            write_manifest(self.output_file, self.identity, found,
+                           cli.LOCAL._replace(rename=_move_unless_there))
+        _remove(self._begun)
 
     def discard(self):
         """Removes the shards and the notes of this run."""
         for shard in self.shards:
             _remove(self.shard_path(shard))
-        _remove(self._path)
+            _remove(self._note_path(shard))
+        _remove(self._begun)
+
+
+def _move_unless_there(source, target):
+    """Renames a file, or removes it where the target is there already."""
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without links
+        if not os.path.exists(target):
+            os.replace(source, target)
+    _remove(source)
 
 
 def _remove(path):
-    if os.path.exists(path):
+    """Removes a file, which another machine may have removed already."""
+    with contextlib.suppress(FileNotFoundError):
         os.remove(path)

@@ -11,18 +11,17 @@ No TensorFlow: the bytes equal Example.SerializeToString(deterministic=True), ma
 A next_sentence_label is 1 where the two segments were swapped.
 """
 
-import collections
+import contextlib
 import functools
-import glob
 import gzip
-import os
 import struct
+import zlib
 
 import google_crc32c
 import numpy as np
 
-STATIC_FEATURES = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids",
-                   "masked_lm_weights", "next_sentence_labels")
+import cli
+
 DYNAMIC_FEATURES = ("token_ids", "segment_b_start", "next_sentence_labels")
 WORD_START_BIT = 1 << 15  # so that dynamic records hold ids below 32768
 GZIP_LEVEL = 4
@@ -172,70 +171,47 @@ def frame(record):
     return _frame_header(len(record)) + record + struct.pack("<I", masked_crc(record))
 
 
-def temporary_name(path):
-    """The hidden name beside path under which a file is written until it is complete."""
-    folder, name = os.path.split(path)
-    return os.path.join(folder, ".{}.tmp-{}".format(name, os.getpid()))
+@contextlib.contextmanager
+def record_writer(path, compress=False, system=None):
+    """Writes a TFRecord file that has its name only once it is complete, in a `with` statement.
 
+    with record_writer("data/tf_news.tfrecord") as write: write(list of serialized examples)
 
-def remove_temporaries(path):
-    """Removes what killed runs have left of the file under its hidden names."""
-    for old in glob.glob(glob.escape(temporary_name(path).rpartition("-")[0]) + "-*"):
-        os.remove(old)
-
-
-# How a file system creates, renames and removes files.
-Files = collections.namedtuple("Files", "create rename remove")
-LOCAL = Files(lambda path: open(path, "wb"), os.replace, os.remove)
-
-
-class RecordWriter(object):
-    """Writes a TFRecord file that has its name only once it is complete.
-
-    with RecordWriter("data/tf_news.tfrecord") as writer: writer.write(serialized_examples)
+    system: cli.FileSystem; default: that of the path.
     """
+    system = system or cli.file_system(path)
+    with cli.whole(path, system) as temporary, system.open(temporary, "wb") as raw:
+        # Neither name nor time in GZIP's header: equal records make equal files.
+        with gzip.GzipFile("", "wb", GZIP_LEVEL, raw, 0) if compress else (
+                contextlib.nullcontext(raw)) as stream:
+            yield lambda serialized: stream.write(b"".join(map(frame, serialized)))
 
-    def __init__(self, path, compress=False, files=LOCAL):
-        self.path = path
-        self._files = files
-        self._temporary = temporary_name(path)
-        self._file = files.create(self._temporary)
-        self._stream = self._file
-        if compress:  # neither name nor time in the header: equal records make equal files
-            self._stream = gzip.GzipFile("", "wb", GZIP_LEVEL, self._file, 0)
 
-    def write(self, serialized):
-        """Appends a list of serialized examples."""
-        self._stream.write(b"".join(frame(record) for record in serialized))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, error_type, error, trace):
-        if self._stream is not self._file:
-            self._stream.close()
-        self._file.close()
-        if error_type is None:
-            self._files.rename(self._temporary, self.path)
-        else:
-            self._files.remove(self._temporary)
+def compression_of(path):
+    """TensorFlow's name for how a file is compressed: "GZIP" for one that begins so, else ""."""
+    with cli.file_system(path).open(path, "rb") as stream:
+        return "GZIP" if stream.read(2) == b"\x1f\x8b" else ""
 
 
 def read_records(path):
-    """Yields the serialized examples of a TFRecord file, plain or gzip.
+    """Yields each record's bytes of a TFRecord file, plain or gzip; None for a damaged record.
 
-    Raises:
-      ValueError: a record is cut off or its checksum is wrong.
+    After a damaged length nothing more can be found, nor after damage in a compressed file.
     """
-    with open(path, "rb") as stream:
-        is_gzip = stream.read(2) == b"\x1f\x8b"
-    with (gzip.open if is_gzip else open)(path, "rb") as stream:
+    compression = compression_of(path)
+    with cli.file_system(path).open(path, "rb") as raw:
+        stream = gzip.GzipFile(fileobj=raw) if compression else raw
         while True:
-            header = stream.read(12)
-            if not header:
+            try:
+                header = stream.read(12)
+                if not header:
+                    return
+                length, checksum = struct.unpack("<QI", header)
+                if checksum != masked_crc(header[:8]) or length > cli.MOST:
+                    raise ValueError("the length is damaged")
+                record = stream.read(length)
+                checksum, = struct.unpack("<I", stream.read(4))
+            except (ValueError, struct.error, OSError, EOFError, zlib.error):
+                yield None
                 return
-            record = stream.read(struct.unpack("<Q", header[:8])[0]) if len(header) == 12 else b""
-            checksum = stream.read(4)
-            if header != _frame_header(len(record)) or frame(record)[-4:] != checksum:
-                raise ValueError("{}: damaged record".format(path))
-            yield record
+            yield record if checksum == masked_crc(record) else None

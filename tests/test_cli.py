@@ -67,3 +67,31 @@ def test_a_folder_has_one_writer_until_that_is_killed(tmp_path):
             pass
     with cli.sole_writer("gs://bucket/folder", "output_dir"):
         pass
+
+
+@pytest.mark.parametrize("content, found", [
+    ("渔港\r\n", "渔港\r\n"), ("渔港".encode("utf-8"), "渔港"), (iter([b"a", b"b"]), "ab")],
+    ids=["text", "bytes", "parts"])
+def test_a_file_is_written_whole(tmp_path, content, found):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"before")
+    cli.write_whole(str(path), content)
+    assert path.read_bytes().decode("utf-8") == found and os.listdir(str(tmp_path)) == ["a.txt"]
+
+
+def test_what_fails_while_it_is_written_leaves_what_was_there(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"before")
+    with pytest.raises(ZeroDivisionError):
+        cli.write_whole(str(path), (b"x" if part else 1 / 0 for part in (1, 0)))
+    with pytest.raises(KeyError), cli.whole(str(tmp_path / "folder")) as temporary:
+        os.mkdir(temporary)
+        raise KeyError("stop")
+    assert path.read_bytes() == b"before" and os.listdir(str(tmp_path)) == ["a.txt"]
+
+
+def test_temporaries_of_killed_runs_are_removed(tmp_path):
+    for name in (".tf-00001-of-00002.tfrecord.tmp-77", ".tf-00000-of-00002.tfrecord.tmp-78", "a"):
+        (tmp_path / name).write_bytes(b"")
+    cli.remove_temporaries(str(tmp_path / "tf-00001-of-00002.tfrecord"))
+    assert sorted(os.listdir(str(tmp_path))) == [".tf-00000-of-00002.tfrecord.tmp-78", "a"]

@@ -11,8 +11,7 @@ import os
 
 import tensorflow.compat.v1 as tf
 
-from cli import UserError
-from weights import checkpoints
+from cli import UserError, write_whole
 
 PICTURE = "curves.png"
 COLUMNS = 3
@@ -89,6 +88,6 @@ def plot_run(output_dir):
         raise UserError("--output_dir {!r} holds no scalars of a training".format(output_dir))
     picture = draw(scalars, read_scalars(os.path.join(output_dir, "eval")))
     path = os.path.join(output_dir, PICTURE)
-    checkpoints.write_whole(path, picture)
+    write_whole(path, picture)
     tf.logging.info("curves: %s", path)
     return path

@@ -13,7 +13,7 @@ from tensorflow.compat.v2 import summary
 
 import devices
 import optimization
-from cli import UserError
+from cli import UserError, write_whole
 from training import failures, hooks, machines
 from weights import checkpoints
 
@@ -183,7 +183,7 @@ def eval_spec(engine, loss, metric_function, tensors):
 def write_results(results, folder):
     """Writes name = value lines to the folder's eval_results.txt; returns the text."""
     text = "".join("{} = {}\n".format(name, value) for name, value in sorted(results.items()))
-    checkpoints.write_whole(os.path.join(folder, EVAL_RESULTS), text)
+    write_whole(os.path.join(folder, EVAL_RESULTS), text)
     return text
 
 

@@ -9,7 +9,7 @@ import os
 
 import tensorflow.compat.v1 as tf
 
-from cli import UserError
+from cli import UserError, write_whole
 from weights import checkpoints
 
 CONFIG, FLAGS_GIVEN = "albert_config.json", "flags.json"
@@ -25,7 +25,7 @@ def write_settings(output_dir, config, settings):
     about = tf.SummaryMetadata(plugin_data=tf.SummaryMetadata.PluginData(plugin_name="text"))
     for name, text in ((CONFIG, config.to_json()), (FLAGS_GIVEN, json.dumps(
             vars(settings), indent=2, sort_keys=True) + "\n")):
-        checkpoints.write_whole(os.path.join(output_dir, name), text)
+        write_whole(os.path.join(output_dir, name), text)
         indented = "\n".join("    " + line for line in text.splitlines())  # code in Markdown
         writer.add_summary(tf.Summary(value=[tf.Summary.Value(
             tag=name.split(".")[0], metadata=about,

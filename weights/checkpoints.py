@@ -10,7 +10,7 @@ import re
 
 import tensorflow.compat.v1 as tf
 
-from cli import UserError
+from cli import UserError, write_whole
 from weights import layouts
 
 SLOT = re.compile(r"(/(lamb_[mv]|adam_[mv]|Adam(_1)?)|(^|/)beta[12]_power)$")
@@ -247,18 +247,6 @@ def write_checkpoint(folder, name, arrays):
         session.run(save, {tensor: arrays[key] for tensor, key in zip(tensors, names)})
     write_whole(os.path.join(folder, "checkpoint"),
                 'model_checkpoint_path: "{0}"\nall_model_checkpoint_paths: "{0}"\n'.format(name))
-
-
-def write_whole(path, content):
-    """Writes a file under a temporary name, then renames: it is whole or not there.
-
-    content: text, bytes, or an iterable of parts in bytes.
-    """
-    unfinished = "{}.{}.unfinished".format(path, os.getpid())
-    with tf.io.gfile.GFile(unfinished, "w" if isinstance(content, str) else "wb") as stream:
-        for part in [content] if isinstance(content, (str, bytes)) else content:
-            stream.write(part)
-    tf.io.gfile.rename(unfinished, path, overwrite=True)
 
 
 def require_folder(output_dir):

@@ -9,6 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from helpers.toys import TOY_SENTENCES, write_text
 
+import cli
 import modeling  # noqa: F401, it sets TensorFlow up
 from cli import UserError
 from fine_tuning import tasks
@@ -209,8 +210,8 @@ def test_unlabelled_rows_pass_in_prediction_only(tmp_path, tokenizer):
 
 def test_an_interrupted_write_is_not_taken_for_a_cache(tmp_path, tokenizer):
     first = encoded(tmp_path, tokenizer, pair_lines(5))
-    os.rename(first.path, first.path + ".1.unfinished")
-    with io.open(first.path + ".1.unfinished", "r+b") as stream:
+    os.rename(first.path, cli.temporary_name(first.path))
+    with io.open(cli.temporary_name(first.path), "r+b") as stream:
         stream.truncate(30)
     assert encoded(tmp_path, tokenizer, pair_lines(5)) == first
     assert sorted(rows_in(batches_of(first, 8, 1))) == [0, 1, 2, 3, 4]

@@ -1,6 +1,7 @@
 """Where the records of a file stand, to damage one of them."""
 
 from pretraining import record_files
+from pretraining_data.records import read_records
 
 
 def change_byte(path, position):
@@ -15,6 +16,6 @@ def change_byte(path, position):
 def frame_starts(path):
     """Where each record of an uncompressed file begins, and the file's end."""
     starts = [0]
-    for record in record_files.iterate(path, ""):
+    for record in read_records(path):
         starts.append(starts[-1] + len(record) + record_files.AROUND)
     return starts

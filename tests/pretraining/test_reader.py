@@ -114,9 +114,8 @@ def test_values_out_of_range_are_named(tmp_path, name, value, bound):
 
 def test_files_that_hold_nothing_or_cannot_be_read_are_named(tmp_path):
     text = write_text(tmp_path / "text", "字" * 99)
-    for skip_corrupt, words in ((False, "text is not a TFRecord file"),
-                                (True, "--input_file: .*text holds no sound record")):
-        with pytest.raises(UserError, match=words):
+    for skip_corrupt in (False, True):
+        with pytest.raises(UserError, match="--input_file: .*text is not a TFRecord file"):
             reader.peek([text], 16, 3, skip_corrupt=skip_corrupt)
     with pytest.raises(UserError, match="--input_file: {} cannot be read: .*Is a dir".format(
             tmp_path)):

@@ -11,6 +11,7 @@ from helpers.toys import write_text
 
 from cli import UserError
 from pretraining import record_files
+from pretraining_data.records import read_records
 
 
 @pytest.fixture
@@ -46,15 +47,15 @@ def test_counts_by_the_manifest_unless_it_is_older(tmp_path):
 
 def test_names_and_leaves_out_damaged_records(seven, tmp_path):
     starts = frame_starts(seven)
-    whole = list(record_files.iterate(seven, ""))
-    assert record_files.first_damaged(seven, "", lambda record: None) is None
+    whole = list(read_records(seven))
+    assert list(record_files.damages(seven, lambda record: None)) == []
     change_byte(seven, starts[2] + 40)
     change_byte(seven, starts[5] + 40)
-    number, reason = record_files.first_damaged(seven, "", lambda record: None)
-    assert number == 2 and "checksum" in reason
+    (number, reason), (other, _) = record_files.damages(seven, lambda record: None)
+    assert (number, other) == (2, 5) and "checksum" in reason
     files, lost = record_files.without_damage([seven], "", str(tmp_path / "sound"))
     assert lost == 2
-    assert list(record_files.iterate(files[0], "")) == [
+    assert list(read_records(files[0])) == [
         whole[number] for number in (0, 1, 3, 4, 6)]
     change_byte(seven, starts[3] + 1)  # a length: nothing behind it can be found
     assert record_files.without_damage([seven], "", str(tmp_path / "sound"))[1] == 2
@@ -62,14 +63,14 @@ def test_names_and_leaves_out_damaged_records(seven, tmp_path):
 
 
 def test_leaves_out_what_a_check_refuses(seven, tmp_path):
-    whole = list(record_files.iterate(seven, ""))
+    whole = list(read_records(seven))
 
     def check(record):
         if record in (whole[0], whole[4]):
             raise UserError("out of range")
 
     files, lost = record_files.without_damage([seven], "", str(tmp_path), lambda path: check)
-    assert lost == 2 and list(record_files.iterate(files[0], "")) == whole[1:4] + whole[5:]
+    assert lost == 2 and list(read_records(files[0])) == whole[1:4] + whole[5:]
 
 
 def test_a_record_of_other_lengths_is_named(seven):
@@ -77,16 +78,16 @@ def test_a_record_of_other_lengths_is_named(seven):
         if record == third:
             raise UserError("wrong length")
 
-    third = list(record_files.iterate(seven, ""))[3]
-    assert record_files.first_damaged(seven, "", check) == (3, "wrong length")
+    third = list(read_records(seven))[3]
+    assert list(record_files.damages(seven, check)) == [(3, "wrong length")]
 
 
 def test_damage_in_a_compressed_file_ends_it(tmp_path):
     path = write_toy_records(tmp_path / "packed.tfrecord", 400, compressed=True)
-    whole = list(record_files.iterate(path, "GZIP"))
+    whole = list(read_records(path))
     with open(path, "r+b") as stream:
         stream.truncate(os.path.getsize(path) // 2)
     files, lost = record_files.without_damage([path], "GZIP", str(tmp_path / "sound"))
-    kept = list(record_files.iterate(files[0], "GZIP"))
+    kept = list(read_records(files[0]))
     assert lost == 1 and 0 < len(kept) < 400 and kept == whole[:len(kept)]
     assert tf.io.gfile.listdir(str(tmp_path / "sound")) == [os.path.basename(files[0])]
