@@ -108,14 +108,14 @@ class Segmenter(object):
         self.classes = end_classes()
         self.memo = {}
 
-    def segment(self, lines, timed):
-        """Segmented of a list of str without newlines; timed(stage, function, …) calls a stage."""
+    def segment(self, lines):
+        """Segmented of a list of str without newlines."""
         text = "\n".join(lines) + "\n"
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-        ids, first, last, inside = timed("tokenize", self._tokens, text, codes)
+        ids, first, last, inside = self._tokens(text, codes)
         starts = ~inside
         if self.cut is not None:
-            words = np.fromiter(map(len, timed("words", cut_words, self.cut, text)), dtype=np.int64)
+            words = np.fromiter(map(len, cut_words(self.cut, text)), dtype=np.int64)
             word_of = np.repeat(np.arange(len(words), dtype=np.int32), words)  # [characters]
             starts[1:] &= word_of[first[1:]] != word_of[last[:-1] - 1]
         line_ends = np.searchsorted(first, np.flatnonzero(codes == ord("\n")))

@@ -9,7 +9,6 @@ In: documents (documents.py).  Out: serialized examples and counts.  No TensorFl
 
 import collections
 import random
-import time
 
 import numpy as np
 
@@ -31,6 +30,19 @@ Settings = collections.namedtuple(
 Prepared = collections.namedtuple("Prepared", "ids starts pairs counts")
 
 
+def batches(documents):
+    """Yields lists of Documents with about BATCH_CHARACTERS of text each."""
+    batch, size = [], 0
+    for document in documents:
+        batch.append(document)
+        size += len(document.text)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
 class ShardMaker(object):
     """Makes shards; holds the dictionary, loaded on first use, and the vocabulary.
 
@@ -39,7 +51,7 @@ class ShardMaker(object):
     Args:
       settings: Settings.
       vocab_file: str.
-      source: (index folder, plain files, number of spans) for corpus.read_shard.
+      source: (index folder, plain files, number of spans) for documents.read_shard.
     """
 
     def __init__(self, settings, vocab_file, source=None):
@@ -49,7 +61,6 @@ class ShardMaker(object):
         self.tokenizer = tokenization.FullTokenizer(vocab_file, settings.do_lower_case)
         self.tables = masking.VocabTables(self.tokenizer.vocab, tokenization.is_cjk)
         self.segmenter = None
-        self.seconds = collections.Counter()
 
     def __reduce__(self):
         return ShardMaker, (self.settings, self.vocab_file, self.source)
@@ -69,66 +80,48 @@ class ShardMaker(object):
             read_shard(folder, paths, num_spans, self.settings.input_encoding, shard),
             shard, path, num_shown)
 
-    def write_shard(self, documents, shard, path, num_shown=0, files=records.LOCAL):
-        """Writes the shard of an iterable of corpus.Document; no file where it has no instance.
+    def write_shard(self, documents, shard, path, num_shown=0, system=None):
+        """Writes the shard of an iterable of documents.Document; no file without an instance.
 
+        Args:
+          shard: int.
+          path: str, of the TFRecord file.
+          num_shown: int, how many instances to describe.
+          system: cli.FileSystem of the path; default: see cli.file_system.
         Returns:
-          (counts: dict, CPU seconds by stage: dict, the first instances as text: list of str).
+          (counts: dict, the first instances as text: list of str).
         """
-        self.seconds = collections.Counter()
         prepared = self.prepare(documents)
         counts, shown = prepared.counts, []
         if not len(prepared.pairs):
-            return dict(counts, instances=0), dict(self.seconds), shown
-        with records.RecordWriter(path, self.settings.compress, files) as writer:
+            return dict(counts, instances=0), shown
+        with records.record_writer(path, self.settings.compress, system) as write:
             for rows, masks in self.blocks(prepared, shard):
                 counts.update(self.block_counts(rows, masks))
                 shown += self.describe(rows, masks, num_shown - len(shown))
-                serialized = self.timed("encode", self.encode, rows, masks)
-                self.timed("write", writer.write, serialized)
-        return dict(counts), dict(self.seconds), shown
-
-    def timed(self, stage, function, *arguments):
-        """function(*arguments), its CPU seconds added to a stage."""
-        start = time.process_time()
-        result = function(*arguments)
-        self.seconds[stage] += time.process_time() - start
-        return result
+                write(self.encode(rows, masks))
+        return dict(counts), shown
 
     def prepare(self, documents):
-        """Prepared of an iterable of corpus.Document: all tokens and all pairs of a shard."""
-        batches, first = [], 0
+        """Prepared of an iterable of documents.Document: all tokens and all pairs of a shard."""
+        parts, first = [], 0
         counts = collections.Counter()
-        for batch in self._batches(documents):
+        for batch in batches(documents):
             ids, starts, batch_pairs, batch_counts = self.prepare_batch(batch)
-            batches.append((ids, starts, batch_pairs + np.array([first, first, first, 0])))
+            parts.append((ids, starts, batch_pairs + np.array([first, first, first, 0])))
             counts.update(batch_counts)
             first += len(ids)
-        if not batches:
+        if not parts:
             return Prepared(np.zeros(0, np.int32), np.zeros(0, bool), np.zeros((0, 4), int), counts)
-        ids, starts, all_pairs = [np.concatenate(parts) for parts in zip(*batches)]
+        ids, starts, all_pairs = [np.concatenate(part) for part in zip(*parts)]
         return Prepared(ids, starts, all_pairs.astype(np.int32), counts)
 
-    def _batches(self, documents):
-        batch, size = [], 0
-        documents = iter(documents)
-        while True:
-            document = self.timed("read", next, documents, None)
-            if document is not None:
-                batch.append(document)
-                size += len(document.text)
-            if batch and (document is None or size >= BATCH_CHARACTERS):
-                yield batch
-                batch, size = [], 0
-            if document is None:
-                return
-
     def prepare_batch(self, documents):
-        """Prepared of a list of corpus.Document."""
+        """Prepared of a list of documents.Document."""
         self.load()
         lines = [lines_of(document) for document in documents]
         flat = [line for part in lines for line in part]
-        segmented = self.segmenter.segment(flat, self.timed)
+        segmented = self.segmenter.segment(flat)
         counts = collections.Counter(documents=len(documents))
         ends = np.append(0, segmented.line_ends)
         lengths = np.diff(ends)
@@ -141,7 +134,7 @@ class ShardMaker(object):
         counts["sentences longer than a half, cut where needed"] = int((lengths > half).sum())
         last_lines = np.cumsum([len(part) for part in lines])
         bounds = ends[np.append(0, last_lines)].tolist()
-        found = self.timed("pairs", self._pairs, documents, lines, segmented, bounds, counts)
+        found = self._pairs(documents, lines, segmented, bounds, counts)
         return Prepared(segmented.ids, segmented.starts, found, counts)
 
     def _pairs(self, documents, lines, segmented, bounds, counts):
@@ -149,8 +142,8 @@ class ShardMaker(object):
         cuts = pairs.Cuts(segmented)
         settings, found = self.settings, []
         seeds = document_hash(settings.random_seed + PAIR_STREAM,
-                                     [document.file for document in documents],
-                                     [document.offset for document in documents]).tolist()
+                              [document.file for document in documents],
+                              [document.offset for document in documents]).tolist()
         for part, seed, start, end in zip(lines, seeds, bounds, bounds[1:]):
             document_pairs = pairs.document_pairs(
                 cuts, start, end, settings.max_seq_length - 3, settings.short_seq_prob,
@@ -176,12 +169,10 @@ class ShardMaker(object):
         order = self._generator(SHUFFLE_STREAM, key).permutation(len(prepared.pairs))
         for block, first in enumerate(range(0, len(order), BLOCK_ROWS)):
             chosen = prepared.pairs[order[first:first + BLOCK_ROWS]]
-            rows = self.timed("gather", masking.gather, prepared.ids, prepared.starts, chosen,
-                              self.tables)
+            rows = masking.gather(prepared.ids, prepared.starts, chosen, self.tables)
             masks = None
             if self.settings.masking == "static":
-                masks = self.timed("mask", self.mask, rows,
-                                   self._generator(MASK_STREAM, key + (block,)))
+                masks = self.mask(rows, self._generator(MASK_STREAM, key + (block,)))
             yield rows, masks
 
     def _generator(self, stream, key):

@@ -21,10 +21,6 @@ ODD = ["", "\u200b", "\ufeff", "a\x00b", "中\ufeff国", "　全角　空格　"
        "ab" * 150, "https://a.cn/b?c=1"]
 
 
-def now(_, function, *arguments):
-    return function(*arguments)
-
-
 def plain(tokenizer, line):
     """(ids, starts) of one line, by the plain tokenizer and plain jieba."""
     edges = list(itertools.accumulate(map(len, jieba.lcut(line))))
@@ -38,7 +34,7 @@ def plain(tokenizer, line):
 
 
 def check_against_plain(tokenizer, segmenter, lines):
-    segmented = segmenter.segment(lines, now)
+    segmented = segmenter.segment(lines)
     first = 0
     for line, last in zip(lines, segmented.line_ends.tolist()):
         ids, starts = plain(tokenizer, line)
@@ -77,12 +73,12 @@ def test_words_of_any_length_stay_whole(toy_vocab):
     segmenter = segmentation.Segmenter(tokenization.FullTokenizer(toy_vocab),
                                        segmentation.load_cutter("jieba"))
     line = "中华人民共和国成立"
-    assert segmenter.segment([line], now).starts.tolist() == [True] + [False] * 6 + [True, False]
+    assert segmenter.segment([line]).starts.tolist() == [True] + [False] * 6 + [True, False]
 
 
 def test_without_chinese_a_word_is_what_stands_between_spaces(toy_vocab):
     segmenter = segmentation.Segmenter(tokenization.FullTokenizer(toy_vocab), None)
-    assert segmenter.segment(["abc de 渔港!"], now).starts.tolist() == \
+    assert segmenter.segment(["abc de 渔港!"]).starts.tolist() == \
         [True, False, False, True, False, True, True, True]
 
 
@@ -92,7 +88,7 @@ def cuts_of(toy_vocab, line):
     segmenter = segmentation.Segmenter(tokenizer, segmentation.load_cutter("jieba"))
     pieces = tokenizer.tokenize_with_offsets(line)
     return "".join("/" * int(level % segmentation.LINE) + line[piece.start:piece.end]
-                   for level, piece in zip(segmenter.segment([line], now).levels, pieces))
+                   for level, piece in zip(segmenter.segment([line]).levels, pieces))
 
 
 @pytest.mark.parametrize("line, cut", [
