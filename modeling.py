@@ -159,7 +159,8 @@ class AlbertModel(object):
     """
 
     def __init__(self, config, input_ids, input_mask=None, segment_ids=None, training=False,
-                 dropout_seed=0, one_hot_embeddings=False, recompute=False, pooler=True):
+                 dropout_seed=0, one_hot_embeddings=False, recompute=False, pooler=True,
+                 word_shift=None):
         """Builds the graph.
 
         Args:
@@ -172,6 +173,7 @@ class AlbertModel(object):
           one_hot_embeddings: bool, look words up by a matrix product, which a TPU prefers.
           recompute: bool, keep only each layer's input for the gradient: a third more work.
           pooler: bool, whether there is a pooled_output; heads over the sequence have none.
+          word_shift: float [V, E], added to the words that are looked up; default: 0.
         Raises:
           UserError: S is known before the run and above max_position_embeddings.
         """
@@ -188,6 +190,8 @@ class AlbertModel(object):
         with tf.variable_scope("bert", reuse=tf.AUTO_REUSE):
             words, self.embedding_table = factorized_embedding(
                 input_ids, config, one_hot_embeddings)
+            if word_shift is not None:
+                words += look_up(word_shift, input_ids, one_hot_embeddings)
             embed = embed_google if config.embedding_style == "google" else embed_albert_zh
             self.embedding_output, self.embedding_projection = embed(
                 words, segment_ids, config, self.drop)

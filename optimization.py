@@ -170,7 +170,7 @@ def assign(variable, value):
 
 def create_optimizer(loss, learning_rate, num_train_steps, num_warmup_steps, optimizer="lamb",
                      use_tpu=False, gradients=None, loss_scale=None, correct_bias=True,
-                     **settings):
+                     ema_decay=0.0, **settings):
     """Builds the update of every trainable variable.
 
     Args:
@@ -184,6 +184,7 @@ def create_optimizer(loss, learning_rate, num_train_steps, num_warmup_steps, opt
       loss_scale: precision.LossScale, or None.
       correct_bias: bool, whether AdamW's moments are bias-corrected, which BERT's are not; LAMB's
         never are.
+      ema_decay: float, of the running mean of the weights that is kept beside them; 0 keeps none.
       **settings: further arguments of the optimizer's class.
     Returns:
       Update(op, learning_rate, gradient_norm, trust_ratio, finite, names): the op also counts the
@@ -204,6 +205,9 @@ def create_optimizer(loss, learning_rate, num_train_steps, num_warmup_steps, opt
     clipped, norm, finite = clip(means[1:])
     finite = tf.concat([[tf.is_finite(means[0])], finite], axis=0)
     op, ratio = apply_update(rule, clipped, variables, tf.reduce_all(finite), loss_scale)
+    if ema_decay:
+        with tf.control_dependencies([op]):
+            op = tf.train.ExponentialMovingAverage(ema_decay, num_updates=step).apply(variables)
     if loss_scale:
         finite = tf.logical_or(finite, loss_scale.can_fall)
     return Update(op, rate, norm, ratio, finite, ["loss"] + [v.op.name for v in variables])

@@ -10,12 +10,13 @@ import functools
 import os
 import sys
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 import cli
 import modeling
-from fine_tuning import export, fine_tuner, predictor, tasks
+from fine_tuning import export, fine_tuner, predictor, tasks, techniques
 from fine_tuning.examples import (
     EncodedRows,
     TextEncoder,
@@ -57,7 +58,9 @@ def define_flags(flag_values):
            "input line by line. Default: the task's test file.")
     flags.DEFINE_float("classifier_dropout", 0.1, "Dropout before the classifier in training. "
                        "Default: BERT's.", flag_values=flag_values)
+    techniques.define_technique_flags(flag_values)
     flags.adopt_module_key_flags(fine_tuner, flag_values)
+    flags.adopt_module_key_flags(techniques, flag_values)
 
 
 # --- data and model ---------------------------------------------------------------------------
@@ -74,14 +77,12 @@ def encode(data, source, need_labels=True, task=None):
                            data.input_encoding, need_labels)
 
 
-def classifier(features, config, num_labels, dropout=0.0, training=False, seed=0, one_hot=False):
-    """The classification head over a batch; its loss is there in training only."""
+def classifier(features, config, num_labels, dropout=0.0, seed=0, **options):
+    """The classification head over a batch; options: further ones of modeling.AlbertModel."""
     model = modeling.AlbertModel(
-        config, *[features[name] for name in predictor.FEATURES], training=training,
-        dropout_seed=seed, one_hot_embeddings=one_hot)
+        config, *[features[name] for name in predictor.FEATURES], dropout_seed=seed, **options)
     return modeling.classification_head(
-        model.pooled_output, features["label_ids"] if training else None, num_labels, config,
-        dropout, seed)
+        model.pooled_output, None, num_labels, config, dropout, seed)
 
 
 def classifier_variables(config, num_labels):
@@ -90,16 +91,28 @@ def classifier_variables(config, num_labels):
         {name: tf.zeros([1, 1], tf.int32) for name in predictor.FEATURES}, config, num_labels))
 
 
-def classifier_function(config, num_labels, engine, training, dropout):
-    """The model_fn of training that the Estimator calls."""
+def classifier_function(config, num_labels, engine, training, dropout, chosen):
+    """The model_fn of training that the Estimator calls; chosen: techniques.Techniques."""
+    def scalars_of(features, step, word_shift):
+        rows = techniques.twice(features) if chosen.rdrop_weight else features
+        logits = classifier(rows, config, num_labels, dropout, step, training=True,
+                            one_hot_embeddings=bool(engine.tpu), word_shift=word_shift).logits
+        losses = techniques.classification_losses(logits, rows["label_ids"], chosen)
+        right = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), rows["label_ids"])
+        loss = tf.reduce_mean(losses)
+        if chosen.rdrop_weight:
+            loss += 0.5 * chosen.rdrop_weight * tf.reduce_mean(techniques.divergence(logits))
+        return collections.OrderedDict(
+            loss=loss, accuracy=tf.reduce_mean(tf.cast(right, tf.float32)))
+
     def model_fn(features, labels, mode, params):
         del labels, mode, params
         step = tf.cast(tf.train.get_or_create_global_step(), tf.int32)
-        head = classifier(features, config, num_labels, dropout, True, step, bool(engine.tpu))
-        best = tf.argmax(head.logits, axis=-1, output_type=tf.int32)
-        right = tf.cast(tf.equal(best, features["label_ids"]), tf.float32)
-        return estimator.train_spec(engine, training, head.loss, collections.OrderedDict(
-            accuracy=tf.reduce_mean(right)))
+        scalars = techniques.with_adversary(
+            functools.partial(scalars_of, features, step), chosen.fgm_epsilon)
+        return estimator.train_spec(
+            engine, training, scalars.pop("loss"), scalars, ema_decay=chosen.ema_decay,
+            rate_factors=techniques.rate_factors(config, chosen.layer_decay))
     return model_fn
 
 
@@ -150,10 +163,13 @@ def train_classifier(settings, data, config, engine, load):
     description = dict(
         {name: getattr(settings, name) for name in REMEMBERED}, head=HEAD, labels=data.labels,
         pair=data.task.pair, save_best=settings.save_best, made_from={
-            "examples": os.path.basename(examples.path), "config": config.to_json()})
+            "examples": os.path.basename(examples.path), "config": config.to_json(),
+            "with_mean": settings.ema_decay > 0})
     fine_tuner.start_afresh_if_changed(engine, description, config, settings.vocab_file,
                                        classifier_variables(config, len(data.labels)))
     former_run.write_settings(engine.output_dir, config, settings)
+    chosen = techniques.techniques_of(settings, data.labels, np.bincount(
+        EncodedRows(examples).targets, minlength=len(data.labels)))
     training = fine_tuner.training_of_epochs(settings, examples.rows)
     watched = settings.save_best or settings.patience
     dev = encode(data, find_split(data, "dev")) if watched else None
@@ -164,7 +180,7 @@ def train_classifier(settings, data, config, engine, load):
 
     fine_tuner.fine_tune(
         engine, training, examples, classifier_function(
-            config, len(data.labels), engine, training, settings.classifier_dropout),
+            config, len(data.labels), engine, training, settings.classifier_dropout, chosen),
         settings.max_seq_length, settings.pad_to_max_length, fine_tuner.watched_training(
             settings, training, examples.rows, evaluate, ("accuracy", "macro_f1", "loss"),
             report_text))

@@ -138,12 +138,15 @@ def speed(examples, config, num_labels, training, pad_to, batches):
         tf.set_random_seed(1)
         data = example_batches(examples, BATCH, 1, pad_to)
         iterator = tf.data.make_initializable_iterator(data)
+        features = iterator.get_next()
         head = run_classifier.classifier(
-            iterator.get_next(), config, num_labels, 0.1 if training else 0.0, training,
-            tf.cast(tf.train.get_or_create_global_step(), tf.int32))
+            features, config, num_labels, 0.1 if training else 0.0,
+            tf.cast(tf.train.get_or_create_global_step(), tf.int32), training=training)
         step = head.log_probs
         if training:
-            step = optimization.create_optimizer(head.loss, 1e-4, 1000, 0, optimizer="adamw").op
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(
+                labels=features["label_ids"], logits=head.logits))
+            step = optimization.create_optimizer(loss, 1e-4, 1000, 0, optimizer="adamw").op
         session.run([iterator.initializer, tf.global_variables_initializer()])
         for _ in range(WARM_UP):
             session.run(step)

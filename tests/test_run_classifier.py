@@ -338,3 +338,44 @@ def test_another_number_of_labels_in_the_checkpoint_fails_clearly(
     with pytest.raises(UserError, match=r"output_bias has shape \[3\] there and \[2\]"):
         call(tmp_path / "out", "--do_eval", data_dir=data,
              init_checkpoint=predictor.chosen_checkpoint(three))
+
+
+@pytest.fixture(scope="module")
+def with_techniques(tmp_path_factory, call, data):
+    """A model fine-tuned for six steps with every technique on."""
+    folder = tmp_path_factory.mktemp("techniques")
+    call(folder, "--do_train", "--do_eval", "--do_predict", data_dir=data, fgm_epsilon=1,
+         rdrop_weight=4, label_smoothing=0.1, focal_gamma=2, class_weights="balanced",
+         layer_decay=0.9, ema_decay=0.5, save_checkpoints_steps=1, keep_checkpoint_max=0)
+    return str(folder)
+
+
+def test_all_techniques_together_train_and_the_mean_of_the_weights_answers(with_techniques):
+    name, step = "bert/pooler/dense/kernel", 0
+    mean = None
+    while os.path.exists(os.path.join(with_techniques, "model.ckpt-%d.index" % step)):
+        reader = tf.train.load_checkpoint(os.path.join(with_techniques, "model.ckpt-%d" % step))
+        weights = reader.get_tensor(name)
+        if mean is None:
+            mean = reader.get_tensor(name + "/ExponentialMovingAverage")
+        else:  # the first steps count more, as TensorFlow's class does it
+            decay = min(0.5, (1.0 + step) / (10.0 + step))
+            mean = decay * mean + (1 - decay) * weights
+        step += 1
+    assert step == 7
+    np.testing.assert_allclose(reader.get_tensor(name + "/ExponentialMovingAverage"), mean,
+                               rtol=1e-4, atol=1e-7)
+    assert np.abs(mean - weights).max() > 1e-4
+    model = predictor.Predictor(with_techniques)
+    with model.session.graph.as_default():
+        kernel = [v for v in tf.global_variables() if v.op.name == name][0]
+    np.testing.assert_allclose(model.session.run(kernel), mean, rtol=1e-4, atol=1e-7)
+
+
+def test_a_run_with_techniques_goes_on_and_one_without_a_mean_starts_anew(
+        with_techniques, call, data, tmp_path, caplog):
+    folder = shutil.copytree(with_techniques, str(tmp_path / "copy"))
+    call(folder, "--do_train", data_dir=data, ema_decay=0.5, num_train_epochs=2)
+    assert "training from step 6 to 12" in caplog.text
+    call(folder, "--do_train", data_dir=data)
+    assert "training from step 0 to 6" in caplog.text

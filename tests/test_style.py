@@ -25,7 +25,8 @@ ROOMS = {  # what each room uses beside itself: rooms, and modules of the root
     "pretraining_data": {"cli", "tokenization"},
     "pretraining": {"pretraining_data", "training", "weights", "cli", "devices", "modeling"},
     "training": {"weights", "cli", "devices", "optimization"},
-    "fine_tuning": {"training", "weights", "cli", "devices", "modeling", "tokenization"},
+    "fine_tuning": {"training", "weights", "cli", "devices", "modeling", "optimization",
+                    "tokenization"},
     "weights": {"cli", "modeling"},
 }
 DEFINED_IN_EVERY_SCRIPT = {"main", "define_flags"}

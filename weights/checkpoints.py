@@ -14,7 +14,7 @@ from cli import UserError, write_whole
 from weights import layouts
 
 SLOT = re.compile(r"(/(lamb_[mv]|adam_[mv]|Adam(_1)?)|(^|/)beta[12]_power)$")
-NOT_WEIGHTS = re.compile(SLOT.pattern + "|^global_step$")
+NOT_WEIGHTS = re.compile(SLOT.pattern + "|^global_step$|" + layouts.MEAN + "$")
 FOREIGN = re.compile(r"\.(bin|safetensors|h5|pth?|msgpack|onnx|npz)$")
 FILE_SUFFIX = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 
@@ -138,7 +138,8 @@ def plan_initialization(path, variables, flag_name="init_checkpoint"):
         raise UserError("{} is damaged: {}".format(where, str(error).splitlines()[0])) from None
     return Plan(prefix, loaded, sorted(set(variables) - set(loaded)),
                 sorted(name for name in set(shapes) - set(loaded.values())
-                       if not NOT_WEIGHTS.search(name)))
+                       if not NOT_WEIGHTS.search(name)
+                       and name + layouts.MEAN not in loaded.values()))
 
 
 def match_variables(where, shapes, variables):
@@ -193,7 +194,8 @@ def check_resume(output_dir, variables, optimizer=None):
         raise UserError("--output_dir {!r} holds a checkpoint of another model: it has no {}; take "
                         "another folder".format(output_dir, plan.missing[0]))
     slots = [name for name, _ in tf.train.list_variables(plan.prefix) if SLOT.search(name)]
-    if any(name != there for name, there in plan.loaded.items()) or (optimizer and not slots):
+    if any(there not in (name, name + layouts.MEAN) for name, there in plan.loaded.items()) or (
+            optimizer and not slots):
         raise UserError("--output_dir {!r} holds a converted checkpoint, without an optimizer's "
                         "state or under other names: give it as --init_checkpoint and take another "
                         "folder".format(output_dir))

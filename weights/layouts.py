@@ -46,6 +46,7 @@ HUGGINGFACE_LEAVES = {"kernel": "weight", "gamma": "weight", "beta": "bias", "bi
 # What stands on the encoder: bool, bool, bool, number of a classifier's labels or 0.
 Heads = collections.namedtuple("Heads", "pooler masked order labels")
 
+MEAN = "/ExponentialMovingAverage"  # what TensorFlow's class of that name appends
 WORDS = "bert/embeddings/word_embeddings"
 PROJECTION = "bert/embeddings/word_embeddings_2"
 POSITIONS = "bert/embeddings/position_embeddings"
@@ -103,6 +104,8 @@ def prefix_of(names):
 def stored_names(variables, stored):
     """Where a model's variables stand in a checkpoint: dict variable -> name, found ones only.
 
+    Where a training has kept the mean of a variable's last values, that is the model's.
+
     Args:
       variables: names of this project's variables.
       stored: names in the checkpoint: this project's or Google's, with or without a prefix.
@@ -111,7 +114,8 @@ def stored_names(variables, stored):
     for name in variables:
         for candidate in (prefix + name, prefix + google_name(name), name):
             if candidate in stored:
-                found.setdefault(name, candidate)
+                mean = candidate + MEAN
+                found.setdefault(name, mean if mean in stored else candidate)
     return found
 
 
