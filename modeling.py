@@ -42,6 +42,7 @@ MOST_LAYERS = 1000  # each takes its time to build; the paper has 24 at most
 MASKED_SCORE = -10000.0  # added to the attention scores of padding
 
 Head = collections.namedtuple("Head", "loss example_loss log_probs logits")
+SpanHead = collections.namedtuple("SpanHead", "loss start_logits end_logits")
 LayerScopes = collections.namedtuple("LayerScopes", "attention intermediate output")
 
 
@@ -419,6 +420,31 @@ def tag_head(sequence_output, num_tags, config, dropout_rate=0.0, dropout_seed=0
     with tf.variable_scope(tf.get_variable_scope(), reuse=tf.AUTO_REUSE):
         head = class_scores(tf.reshape(x, [-1, hidden]), None, num_tags, config)  # [B*S, H]
     return tf.reshape(head.logits, [batch, length, num_tags])  # [B, S, T]
+
+
+def span_head(model, input_mask=None, starts=None, ends=None):
+    """Where does the answer stand? Scores of each place as its first and as its last.
+
+    Args:
+      model: AlbertModel.
+      input_mask: int32 [B, S]; padding takes no part in the loss, which does not depend on it.
+      starts, ends: int [B], or None when they are not known, nor the loss, which alone needs the
+        mask.
+    Returns:
+      SpanHead: logits float32 [B, S]; loss, the mean of both places' over the batch, or None.
+    """
+    config = model.config
+    with tf.variable_scope("cls/squad", reuse=tf.AUTO_REUSE):
+        weights = matrix("output_weights", [2, config.hidden_size], config)
+        bias = vector("output_bias", 2)
+    logits = matmul_last(model.sequence_output, tf.transpose(weights)) + bias  # [H, 2] -> [B, S, 2]
+    logits = tf.unstack(tf.cast(logits, tf.float32), axis=-1)
+    if starts is None:
+        return SpanHead(None, *logits)
+    padding = (1.0 - tf.cast(input_mask, tf.float32)) * MASKED_SCORE
+    losses = [softmax_head(scores + padding, places).loss
+              for scores, places in zip(logits, (starts, ends))]
+    return SpanHead((losses[0] + losses[1]) / 2.0, *logits)
 
 
 def softmax_head(logits, labels):

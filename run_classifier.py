@@ -8,7 +8,6 @@ all that the folder needs to answer alone: classifier.json, albert_config.json, 
 import collections
 import functools
 import os
-import sys
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -16,7 +15,7 @@ from absl import flags
 
 import cli
 import modeling
-from fine_tuning import export, fine_tuner, predictor, tasks, techniques
+from fine_tuning import fine_tuner, predictor, tasks, techniques
 from fine_tuning.examples import (
     EncodedRows,
     TextEncoder,
@@ -25,11 +24,9 @@ from fine_tuning.examples import (
     random_batches,
     text_batches,
 )
-from fine_tuning.report import report_of, report_text, write_predictions, write_report
-from training import estimator, failures, former_run, run_settings
-from weights import checkpoints
+from fine_tuning.report import report_of, report_text, write_predictions
+from training import failures
 
-HEAD = "classifier"
 CHECKED_ROWS = 200  # an export is compared with the model on so many
 REMEMBERED = ("task_name", "columns", "header", "data_dir", "input_encoding", "max_seq_length",
               "do_lower_case")
@@ -85,18 +82,12 @@ def classifier(features, config, num_labels, dropout=0.0, seed=0, **options):
         model.pooled_output, None, num_labels, config, dropout, seed)
 
 
-def classifier_variables(config, num_labels):
-    """Name -> shape of every variable that training makes."""
-    return checkpoints.variables_of(lambda: classifier(
-        {name: tf.zeros([1, 1], tf.int32) for name in predictor.FEATURES}, config, num_labels))
-
-
-def classifier_function(config, num_labels, engine, training, dropout, chosen):
-    """The model_fn of training that the Estimator calls; chosen: techniques.Techniques."""
-    def scalars_of(features, step, word_shift):
+def classifier_loss(config, num_labels, dropout, chosen):
+    """The head's loss and figures, see fine_tuner.training_function; chosen: Techniques."""
+    def scalars_of(features, seed, one_hot, word_shift):
         rows = techniques.twice(features) if chosen.rdrop_weight else features
-        logits = classifier(rows, config, num_labels, dropout, step, training=True,
-                            one_hot_embeddings=bool(engine.tpu), word_shift=word_shift).logits
+        logits = classifier(rows, config, num_labels, dropout, seed, training=True,
+                            one_hot_embeddings=one_hot, word_shift=word_shift).logits
         losses = techniques.classification_losses(logits, rows["label_ids"], chosen)
         right = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), rows["label_ids"])
         loss = tf.reduce_mean(losses)
@@ -105,22 +96,18 @@ def classifier_function(config, num_labels, engine, training, dropout, chosen):
         return collections.OrderedDict(
             loss=loss, accuracy=tf.reduce_mean(tf.cast(right, tf.float32)))
 
-    def model_fn(features, labels, mode, params):
-        del labels, mode, params
-        step = tf.cast(tf.train.get_or_create_global_step(), tf.int32)
+    def head_loss(features, seed, one_hot):
         scalars = techniques.with_adversary(
-            functools.partial(scalars_of, features, step), chosen.fgm_epsilon)
-        return estimator.train_spec(
-            engine, training, scalars.pop("loss"), scalars, ema_decay=chosen.ema_decay,
-            rate_factors=techniques.rate_factors(config, chosen.layer_decay))
-    return model_fn
+            functools.partial(scalars_of, features, seed, one_hot), chosen.fgm_epsilon)
+        return scalars.pop("loss"), scalars
+    return head_loss
 
 
 # --- the jobs ---------------------------------------------------------------------------------
 
 
-def prepare(settings, description):
-    """(Data, AlbertConfig, Engine) of a run; raises UserError where files do not fit one another.
+def prepare_classifier(settings, description):
+    """(Data, fine_tuner.Run); raises UserError where files do not fit one another.
 
     description: what output_dir says of itself, or None.
     """
@@ -133,57 +120,28 @@ def prepare(settings, description):
         settings.input_encoding))
     data = Data(task, settings.data_dir, labels, TextEncoder(tokenizer, settings.max_seq_length),
                 settings.input_encoding, os.path.join(settings.output_dir, "encoded"))
-    plan = settings.init_checkpoint and checkpoints.plan_initialization(
-        settings.init_checkpoint, classifier_variables(config, len(labels)))
-    return data, config, run_settings.engine_of(settings, plan)
+    return data, fine_tuner.Run(
+        settings, predictor.Predictor,
+        dict({name: getattr(settings, name) for name in REMEMBERED}, labels=labels,
+             pair=task.pair),
+        config, fine_tuner.variables_of_head(
+            lambda features: classifier(features, config, len(labels))))
 
 
-def loader(settings, data, config, engine):
-    """Function (name of the flag of a batch size, checkpoint) -> the run's model, a Predictor.
-
-    A checkpoint of None is the best or newest of output_dir, else --init_checkpoint.
-    """
-    description = {"head": HEAD, "labels": data.labels, "pair": data.task.pair}
-    description.update({name: getattr(settings, name) for name in REMEMBERED})
-
-    def load(batch_flag, checkpoint=None):
-        checkpoint = (checkpoint or predictor.chosen_checkpoint(engine.output_dir)
-                      or engine.plan.prefix)
-        return predictor.Predictor(
-            predictor.ModelFiles(description, config, settings.vocab_file, checkpoint),
-            getattr(settings, batch_flag),
-            settings.max_seq_length if settings.pad_to_max_length else None,
-            engine.session_config)
-    return load
-
-
-def train_classifier(settings, data, config, engine, load):
-    """Trains; settings: of the flags; load: see loader."""
+def train_classifier(run, data):
+    """Trains, and looks at the dev file on the way if that is asked for."""
+    settings = run.settings
     examples = encode(data, find_split(data, "train"))
-    description = dict(
-        {name: getattr(settings, name) for name in REMEMBERED}, head=HEAD, labels=data.labels,
-        pair=data.task.pair, save_best=settings.save_best, made_from={
-            "examples": os.path.basename(examples.path), "config": config.to_json(),
-            "with_mean": settings.ema_decay > 0})
-    fine_tuner.start_afresh_if_changed(engine, description, config, settings.vocab_file,
-                                       classifier_variables(config, len(data.labels)))
-    former_run.write_settings(engine.output_dir, config, settings)
-    chosen = techniques.techniques_of(settings, data.labels, np.bincount(
-        EncodedRows(examples).targets, minlength=len(data.labels)))
-    training = fine_tuner.training_of_epochs(settings, examples.rows)
     watched = settings.save_best or settings.patience
     dev = encode(data, find_split(data, "dev")) if watched else None
-
-    def evaluate():
-        model = load("eval_batch_size", checkpoints.newest_checkpoint(engine.output_dir))
-        return score(model, dev, "eval_batch_size")[0]
-
-    fine_tuner.fine_tune(
-        engine, training, examples, classifier_function(
-            config, len(data.labels), engine, training, settings.classifier_dropout, chosen),
-        settings.max_seq_length, settings.pad_to_max_length, fine_tuner.watched_training(
-            settings, training, examples.rows, evaluate, ("accuracy", "macro_f1", "loss"),
-            report_text))
+    chosen = techniques.techniques_of(settings, data.labels, np.bincount(
+        EncodedRows(examples).targets, minlength=len(data.labels)))
+    run.train(examples,
+              classifier_loss(run.config, len(data.labels), settings.classifier_dropout, chosen),
+              lambda model: score(model, dev, "eval_batch_size")[0],
+              ("accuracy", "macro_f1", "loss"), report_text,
+              {"with_mean": True} if chosen.ema_decay else None, ema_decay=chosen.ema_decay,
+              rate_factors=techniques.rate_factors(run.config, chosen.layer_decay))
 
 
 def score(model, examples, batch_flag):
@@ -197,16 +155,6 @@ def score(model, examples, batch_flag):
         probabilities, log_probs = model.collected(rows, ("probabilities", "log_probs"))
     report = None if examples.unlabelled else report_of(log_probs, rows.targets, model.labels)
     return report, probabilities
-
-
-def evaluate_split(model, data, split, output_dir):
-    """Writes and prints the class report of the dev or test file."""
-    report, _ = score(model, encode(data, find_split(data, split)), "eval_batch_size")
-    name = "eval_results" if split == "dev" else "eval_results_test"
-    text = report_text(report)
-    tf.logging.info("report: %s", write_report(output_dir, name, report, text))
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def predict(model, data, source, output_dir):
@@ -224,19 +172,16 @@ def predict(model, data, source, output_dir):
     write_predictions(path, probabilities, data.labels)
     tf.logging.info("%d rows of %s predicted: %s", examples.rows, source, path)
     if report:
-        sys.stdout.write("{} of {}: accuracy = {}\n".format(path, source, report["accuracy"]))
-        sys.stdout.flush()
+        fine_tuner.print_text("{} of {}: accuracy = {}\n".format(path, source,
+                                                                report["accuracy"]))
 
 
-def export_files(model, data, output_dir, seed):
-    """Writes saved_model/ and the TFLite files to output_dir, and compares them with the model."""
+def rows_to_check(data, seed):
+    """Batches of rows to compare an export on; random ones where there are no files."""
     sources = tasks.files_there(data.task, data.data_dir, tf.io.gfile.exists)
     if sources:
-        batches = text_batches(data.task, sources, data.input_encoding, data.encoder, CHECKED_ROWS)
-    else:
-        batches = random_batches(data.encoder, CHECKED_ROWS, seed)
-    for line in export.export_and_check(model, output_dir, HEAD, batches):
-        print(line, flush=True)
+        return text_batches(data.task, sources, data.input_encoding, data.encoder, CHECKED_ROWS)
+    return random_batches(data.encoder, CHECKED_ROWS, seed)
 
 
 def main(flag_values):
@@ -248,32 +193,20 @@ def main(flag_values):
     tf.logging.set_verbosity(tf.logging.INFO)
     cli.require_flags(flag_values, ["output_dir"])
     settings, description = fine_tuner.recall(
-        cli.settings_of(flag_values),
-        {name for name in flag_values if flag_values[name].present}, HEAD, REMEMBERED)
+        cli.settings_of(flag_values), cli.given_flags(flag_values), predictor.Predictor.HEAD,
+        REMEMBERED)
     fine_tuner.check_fine_tuning_settings(settings)
     if not 0 <= settings.classifier_dropout < 1:
         raise cli.UserError("--classifier_dropout is {}, must be from 0 to below 1".format(
             settings.classifier_dropout))
-    data, config, engine = prepare(settings, description)
-    checkpoints.require_folder(settings.output_dir)
-    load = loader(settings, data, config, engine)
-    with failures.explained(settings.output_dir):
-        if settings.do_train:
-            train_classifier(settings, data, config, engine, load)
-        else:
-            fine_tuner.check_trained(engine, classifier_variables(config, len(data.labels)), HEAD,
-                                     settings.init_checkpoint)
-        if settings.do_eval:
-            evaluate_split(load("eval_batch_size"), data, settings.eval_split, settings.output_dir)
-        if settings.do_predict and settings.predict_file != "-":
-            predict(load("predict_batch_size"), data, settings.predict_file, settings.output_dir)
-        if settings.do_export:
-            export_files(load("predict_batch_size"), data, settings.output_dir,
-                         settings.random_seed)
-        if settings.do_predict and settings.predict_file == "-":
-            return cli.print_answers(predictor.answer_lines(
-                load("predict_batch_size"), sys.stdin.buffer, settings.input_encoding))
-    return 0
+    data, run = prepare_classifier(settings, description)
+    return run.carry_out(
+        train=lambda: train_classifier(run, data),
+        report_on=lambda model: score(model, encode(data, find_split(data, settings.eval_split)),
+                                      "eval_batch_size")[0],
+        report_text=report_text,
+        predict=lambda model: predict(model, data, settings.predict_file, settings.output_dir),
+        to_check=lambda: rows_to_check(data, settings.random_seed))
 
 
 if __name__ == "__main__":

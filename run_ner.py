@@ -11,24 +11,22 @@ import collections
 import functools
 import io
 import os
-import sys
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 import cli
 import modeling
-from fine_tuning import crf, export, fine_tuner, labelling, predictor
+from fine_tuning import crf, fine_tuner, labelling, predictor
 from fine_tuning.examples import (
     TextEncoder,
+    batches_of,
     cache_key,
     cached_rows,
-    padded_arrays,
     random_batches,
     read_bytes,
 )
 from fine_tuning.labelling_predictor import LabellingPredictor, mentions_line, window_ids
-from fine_tuning.report import write_report
 from fine_tuning.tag_schemes import (
     SCHEMES,
     Entity,
@@ -38,11 +36,9 @@ from fine_tuning.tag_schemes import (
     entity_report_text,
     tags_of,
 )
-from fine_tuning.tasks import decoded_lines, split_file
-from training import estimator, failures, former_run, run_settings
-from weights import checkpoints
+from fine_tuning.tasks import decoded_lines, files_there, split_file, task_among
+from training import failures
 
-HEAD = LabellingPredictor.HEAD
 CHECKED_ROWS = 200  # an export is compared with the model on so many
 CRF_RATE = 100.0  # times the encoder's: at the encoder's own a CRF learns next to nothing
 REMEMBERED = ("task_name", "data_dir", "input_encoding", "max_seq_length", "do_lower_case", "crf")
@@ -96,7 +92,8 @@ def read_tagged(source, input_encoding, types=None, need_labels=True):
 def encode_windows(data, sentences, cache):
     """Examples of the training file, a row for each window; cache: folder of encoded files."""
     source = find_tagged(data, "train")
-    settings = [HEAD, data.scheme.name, data.types, data.max_seq_length, data.input_encoding]
+    settings = [LabellingPredictor.HEAD, data.scheme.name, data.types, data.max_seq_length,
+                data.input_encoding]
     examples = cached_rows(source, cache_key(settings, read_bytes(source), data.tokenizer), cache,
                            lambda: window_rows(data, sentences), need_labels=True)
     tf.logging.info("%s: %d sentences in %d windows, longest %d tokens", source, len(sentences),
@@ -139,13 +136,6 @@ def tagger(features, config, num_tags, with_crf, dropout=0.0, training=False, se
     return logits, crf.transition_scores(num_tags) if with_crf else None
 
 
-def tagger_variables(config, num_tags, with_crf):
-    """Name -> shape of every variable that training makes."""
-    return checkpoints.variables_of(lambda: tagger(
-        {name: tf.zeros([1, 3], tf.int32) for name in predictor.FEATURES}, config, num_tags,
-        with_crf))
-
-
 def tagger_loss(logits, transitions, features, tags):
     """(mean loss of a tag, share of tags that are right) over the tokens, [CLS] and [SEP] aside."""
     logits, truth = logits[:, 1:], tf.maximum(features["label_ids"][:, 1:], 0)  # [B, S-1]
@@ -162,35 +152,35 @@ def tagger_loss(logits, transitions, features, tags):
     return tf.reduce_sum(losses) / count, right / count
 
 
-def tagger_function(config, tags, engine, training, settings):
-    """The model_fn of training that the Estimator calls; settings: the flags of the head."""
-    crf_rate = CRF_RATE * training.learning_rate
-    if settings.crf_learning_rate is not None:
-        crf_rate = settings.crf_learning_rate
-
-    def model_fn(features, labels, mode, params):
-        del labels, mode, params
-        step = tf.cast(tf.train.get_or_create_global_step(), tf.int32)
+def tagger_head_loss(config, tags, settings):
+    """The head's loss and figures, see fine_tuner.training_function; settings: of the flags."""
+    def head_loss(features, seed, one_hot):
         logits, transitions = tagger(features, config, len(tags), settings.crf,
-                                     settings.classifier_dropout, True, step, bool(engine.tpu))
+                                     settings.classifier_dropout, True, seed, one_hot)
         loss, accuracy = tagger_loss(logits, transitions, features, tags)
-        return estimator.train_spec(
-            engine, training, loss, collections.OrderedDict(tag_accuracy=accuracy),
-            rate_factors=[("^{}/".format(crf.SCOPE), crf_rate / training.learning_rate)])
-    return model_fn
+        return loss, {"tag_accuracy": accuracy}
+    return head_loss
+
+
+def crf_rate_factors(settings):
+    """By what the rate of the CRF's variables differs, see optimization.create_optimizer."""
+    factor = CRF_RATE
+    if settings.crf_learning_rate is not None:
+        factor = settings.crf_learning_rate / settings.learning_rate
+    return [("^{}/".format(crf.SCOPE), factor)]
 
 
 # --- the jobs ---------------------------------------------------------------------------------
 
 
 def prepare_tagger(settings, description):
-    """(NerTask, sentences of the training file or None, AlbertConfig, Engine) of a run.
+    """(NerTask, sentences of the training file or None, fine_tuner.Run).
 
     description: what output_dir says of itself, or None.
     Raises:
       UserError: files that do not fit one another.
     """
-    task = labelling.labelling_task(settings.task_name)
+    task = task_among(labelling.TASKS, settings.task_name)
     config, tokenizer = fine_tuner.config_and_tokenizer(
         settings.bert_config_file, settings.vocab_file, settings.do_lower_case,
         settings.max_seq_length)
@@ -206,57 +196,22 @@ def prepare_tagger(settings, description):
         types = labelling.types_found(sentences, source)
     data = NerTask(task, settings.data_dir, settings.input_encoding, scheme, types, tokenizer,
                    settings.max_seq_length)
-    plan = settings.init_checkpoint and checkpoints.plan_initialization(
-        settings.init_checkpoint,
-        tagger_variables(config, len(tags_of(scheme, types)), settings.crf))
-    return data, sentences, config, run_settings.engine_of(settings, plan)
+    return data, sentences, fine_tuner.Run(
+        settings, LabellingPredictor,
+        dict({name: getattr(settings, name) for name in REMEMBERED}, scheme=scheme.name,
+             types=types),
+        config, fine_tuner.variables_of_head(lambda features: tagger(
+            features, config, len(tags_of(scheme, types)), settings.crf)))
 
 
-def description_of(settings, data):
-    """What output_dir says of itself."""
-    return dict({name: getattr(settings, name) for name in REMEMBERED}, head=HEAD,
-                scheme=data.scheme.name, types=data.types)
-
-
-def model_loader(settings, data, config, engine):
-    """Function (name of the flag of a batch size, checkpoint) -> the run's LabellingPredictor.
-
-    A checkpoint of None is the best or newest of output_dir, else --init_checkpoint.
-    """
-    def load(batch_flag, checkpoint=None):
-        checkpoint = (checkpoint or predictor.chosen_checkpoint(engine.output_dir)
-                      or engine.plan.prefix)
-        return LabellingPredictor(
-            predictor.ModelFiles(description_of(settings, data), config, settings.vocab_file,
-                                 checkpoint),
-            getattr(settings, batch_flag),
-            settings.max_seq_length if settings.pad_to_max_length else None,
-            engine.session_config)
-    return load
-
-
-def train_tagger(settings, data, sentences, dev, config, engine, load):
-    """Trains; dev: sentences to look at on the way, or None; load: see model_loader."""
+def train_tagger(run, data, sentences, dev):
+    """Trains; dev: sentences to look at on the way, or None."""
+    settings = run.settings
     examples = encode_windows(data, sentences, os.path.join(settings.output_dir, "encoded"))
-    tags = tags_of(data.scheme, data.types)
-    description = dict(description_of(settings, data), save_best=settings.save_best, made_from={
-        "examples": os.path.basename(examples.path), "config": config.to_json(),
-        "crf": settings.crf})
-    fine_tuner.start_afresh_if_changed(
-        engine, description, config, settings.vocab_file,
-        tagger_variables(config, len(tags), settings.crf))
-    former_run.write_settings(engine.output_dir, config, settings)
-    training = fine_tuner.training_of_epochs(settings, examples.rows)
-
-    def evaluate():
-        return found_report(load("eval_batch_size", checkpoints.newest_checkpoint(
-            engine.output_dir)), dev)
-
-    fine_tuner.fine_tune(
-        engine, training, examples, tagger_function(config, tags, engine, training, settings),
-        settings.max_seq_length, settings.pad_to_max_length, fine_tuner.watched_training(
-            settings, training, examples.rows, evaluate, ("f1", "precision", "recall"),
-            entity_report_text))
+    run.train(examples, tagger_head_loss(run.config, tags_of(data.scheme, data.types), settings),
+              lambda model: found_report(model, dev), ("f1", "precision", "recall"),
+              entity_report_text, {"crf": settings.crf},
+              rate_factors=crf_rate_factors(settings))
 
 
 def found_report(model, sentences):
@@ -267,16 +222,6 @@ def found_report(model, sentences):
                  model.entities(sentence.text for sentence in sentences)]
     return entity_report([sentence.entities for sentence in sentences], found,
                          model.description["types"])
-
-
-def evaluate_tagger(model, sentences, split, output_dir):
-    """Writes and prints the report of the dev or test file."""
-    report = found_report(model, sentences)
-    name = "eval_results" if split == "dev" else "eval_results_test"
-    text = entity_report_text(report)
-    tf.logging.info("report: %s", write_report(output_dir, name, report, text))
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 def write_mentions(model, data, source, output_dir, cluener_submission):
@@ -304,27 +249,20 @@ def write_mentions(model, data, source, output_dir, cluener_submission):
         report = entity_report(
             [sentence.entities for sentence in sentences],
             [[Entity(*mention[:3]) for mention in mentions] for mentions in found], data.types)
-        sys.stdout.write("predictions of {}: f1 = {}\n".format(source, report["f1"]))
-        sys.stdout.flush()
+        fine_tuner.print_text("predictions of {}: f1 = {}\n".format(source, report["f1"]))
 
 
-def export_tagger(model, data, output_dir, seed):
-    """Writes saved_model/ and the TFLite files to output_dir, and compares them with the model."""
-    sources = [os.path.join(data.data_dir or "", name) for names in data.task.files.values()
-               for name in names]
-    sources = [source for source in sources if data.data_dir and tf.io.gfile.exists(source)]
+def windows_to_check(data, seed):
+    """Batches of windows to compare an export on; random ones where there are no files."""
+    sources = files_there(data.task, data.data_dir, tf.io.gfile.exists)
     rows = []
     if sources:
-        sentences, _ = read_tagged(sources[-1], data.input_encoding, need_labels=False)
+        sentences, _ = read_tagged(sources[0], data.input_encoding, need_labels=False)
         rows = [window_ids(window, data.tokenizer) for sentence in sentences[:CHECKED_ROWS]
                 for window in labelling.windows_of(sentence.text, data.tokenizer,
                                                    data.max_seq_length - 2)]
-    batches = [padded_arrays([(ids, len(ids)) for ids in rows[start:start + 8]])
-               for start in range(0, len(rows), 8)]
-    encoder = TextEncoder(data.tokenizer, max(5, data.max_seq_length))
-    for line in export.export_and_check(
-            model, output_dir, HEAD, batches or random_batches(encoder, CHECKED_ROWS, seed)):
-        print(line, flush=True)
+    return batches_of([(ids, len(ids)) for ids in rows]) or random_batches(
+        TextEncoder(data.tokenizer, max(5, data.max_seq_length)), CHECKED_ROWS, seed)
 
 
 def main(flag_values):
@@ -336,42 +274,23 @@ def main(flag_values):
     tf.logging.set_verbosity(tf.logging.INFO)
     cli.require_flags(flag_values, ["output_dir"])
     settings, description = fine_tuner.recall(
-        cli.settings_of(flag_values),
-        {name for name in flag_values if flag_values[name].present}, HEAD, REMEMBERED)
+        cli.settings_of(flag_values), cli.given_flags(flag_values), LabellingPredictor.HEAD,
+        REMEMBERED)
     fine_tuner.check_fine_tuning_settings(settings)
-    data, sentences, config, engine = prepare_tagger(settings, description)
+    data, sentences, run = prepare_tagger(settings, description)
     dev = tested = None
     if settings.do_train and (settings.save_best or settings.patience):
         dev, _ = read_tagged(find_tagged(data, "dev"), data.input_encoding, data.types)
     if settings.do_eval:
         tested, _ = read_tagged(find_tagged(data, settings.eval_split), data.input_encoding,
                                 data.types)
-    checkpoints.require_folder(settings.output_dir)
-    load = model_loader(settings, data, config, engine)
-    with failures.explained(settings.output_dir):
-        if settings.do_train:
-            train_tagger(settings, data, sentences, dev, config, engine, load)
-        else:
-            fine_tuner.check_trained(
-                engine, tagger_variables(config, len(tags_of(data.scheme, data.types)),
-                                         settings.crf), HEAD, settings.init_checkpoint)
-        return carry_out(settings, data, tested, load)
-
-
-def carry_out(settings, data, tested, load):
-    """Evaluates, predicts and exports the trained model as the flags say; the exit code."""
-    output_dir = settings.output_dir
-    if settings.do_eval:
-        evaluate_tagger(load("eval_batch_size"), tested, settings.eval_split, output_dir)
-    if settings.do_predict and settings.predict_file != "-":
-        write_mentions(load("predict_batch_size"), data, settings.predict_file, output_dir,
-                       settings.cluener_submission)
-    if settings.do_export:
-        export_tagger(load("predict_batch_size"), data, output_dir, settings.random_seed)
-    if settings.do_predict and settings.predict_file == "-":
-        return cli.print_answers(load("predict_batch_size").answer_lines(
-            sys.stdin.buffer, settings.input_encoding))
-    return 0
+    return run.carry_out(
+        train=lambda: train_tagger(run, data, sentences, dev),
+        report_on=lambda model: found_report(model, tested),
+        report_text=entity_report_text,
+        predict=lambda model: write_mentions(model, data, settings.predict_file,
+                                             settings.output_dir, settings.cluener_submission),
+        to_check=lambda: windows_to_check(data, settings.random_seed))
 
 
 if __name__ == "__main__":

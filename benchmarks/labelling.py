@@ -155,7 +155,7 @@ def training_rate(examples, config, tags, pad_to, batches):
 def padding_table(settings):
     """Prints how much is gained by padding to the longest row of a batch, on --rows of MSRA."""
     folder = shortened_folder(SETS[0], settings)
-    task = labelling.labelling_task(SETS[0].task)
+    task = labelling.TASKS[SETS[0].task]
     source = os.path.join(folder, SETS[0].files[0])
     sentences, scheme = run_ner.read_tagged(source, "utf-8")
     types = labelling.types_found(sentences, source)

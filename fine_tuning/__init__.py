@@ -7,6 +7,8 @@ exported models.
   examples        rows -> token ids -> batches
   tag_schemes     tags of characters <-> entities, valid decoding, how many entities are right
   labelling       tagged files -> windows of tokens; entities of tokens -> of characters
+  reading         questions about passages -> windows of tokens; their scores -> answers
+  reading_metric  how good answers are, as the official CMRC 2018 evaluator counts
   report          what a classifier got right
   fine_tuner      flags, checks and training of every fine-tuning script
   techniques      losses and rates that win points beside the plain ones
@@ -14,6 +16,7 @@ exported models.
   crf             how likely are the tags of a row, each with its neighbour
   predictor       a fine-tuned folder -> probabilities: the engine for files, pipes and Python
   labelling_predictor  the same for sequence labelling
+  reading_predictor    the same for reading comprehension
   export          SavedModel and TFLite
 """
 

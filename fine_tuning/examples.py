@@ -99,14 +99,18 @@ def padded_arrays(encoded, seq_length=None):
     return input_ids, mask, segments
 
 
-def text_batches(task, sources, input_encoding, encoder, count, batch_size=8):
-    """Lists of padded_arrays for the first `count` rows of some files."""
-    rows = itertools.chain.from_iterable(
-        rows_of_file(task, source, read_bytes(source), input_encoding) for source in sources)
-    encoded = [encoder(row.text_a, row.text_b)[:2] for row in itertools.islice(
-        (row for row in rows if row.text_a is not None), count)]
+def batches_of(encoded, batch_size=8):
+    """Lists of padded_arrays for a list of (ids, length of the first segment)."""
     return [padded_arrays(encoded[start:start + batch_size])
             for start in range(0, len(encoded), batch_size)]
+
+
+def text_batches(task, sources, input_encoding, encoder, count):
+    """The batches_of the first `count` rows of some files."""
+    rows = itertools.chain.from_iterable(
+        rows_of_file(task, source, read_bytes(source), input_encoding) for source in sources)
+    return batches_of([encoder(row.text_a, row.text_b)[:2] for row in itertools.islice(
+        (row for row in rows if row.text_a is not None), count)])
 
 
 def random_batches(encoder, count, seed, batch_size=8):

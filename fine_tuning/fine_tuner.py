@@ -1,24 +1,26 @@
 """What every fine-tuning script does around its own head: flags, checks, training, resuming.
 
-In: the flags of a run, a head's model_fn and encoded examples.  Out: checkpoints in output_dir,
-which describes itself, and in best/ the one that was best on dev.
+In: the flags of a run, a head's loss and encoded examples.  Out: checkpoints in output_dir, which
+describes itself, and in best/ the one that was best on dev; reports, predictions, exports, answers.
 """
 
 import argparse
 import codecs
+import collections
 import functools
 import os
+import sys
 
 import tensorflow.compat.v1 as tf
 from absl import flags
 
 import modeling
-from cli import UserError
-from fine_tuning import early_stopping, predictor
+from cli import UserError, print_answers
+from fine_tuning import early_stopping, export, predictor
 from fine_tuning.examples import batches_per_epoch, example_batches
 from fine_tuning.report import write_report
 from tokenization import FullTokenizer
-from training import estimator, failures, run_settings
+from training import estimator, failures, former_run, run_settings
 from weights import checkpoints
 
 
@@ -188,6 +190,30 @@ def check_trained(engine, variables, head, init_checkpoint):
                             init_checkpoint, head, ", ".join(engine.plan.missing)))
 
 
+def variables_of_head(build):
+    """Name -> shape of every variable that build(features of a batch) makes."""
+    return checkpoints.variables_of(lambda: build(
+        {name: tf.zeros([1, 3], tf.int32) for name in predictor.FEATURES}))
+
+
+def training_function(engine, training, head_loss, **options):
+    """The model_fn of training that the Estimator calls.
+
+    Args:
+      engine: run_settings.Engine.  training: run_settings.Training.
+      head_loss: function(features, seed of dropout, whether on a TPU) -> (loss, {name: figure to
+        log}), scalars.
+      **options: further ones of optimization.create_optimizer.
+    """
+    def model_fn(features, labels, mode, params):
+        del labels, mode, params
+        step = tf.cast(tf.train.get_or_create_global_step(), tf.int32)
+        loss, figures = head_loss(features, step, bool(engine.tpu))
+        return estimator.train_spec(engine, training, loss, collections.OrderedDict(figures),
+                                    **options)
+    return model_fn
+
+
 def fine_tune(engine, training, examples, model_fn, max_seq_length, pad_to_max_length, watch=None):
     """Trains from where the folder's newest checkpoint stands.
 
@@ -250,3 +276,117 @@ def watched_training(settings, training, rows, evaluate, names, report_text):
             train_to, evaluate, early_stopping.Evaluations(output_dir, names, start), start,
             training.num_train_steps, every, settings.patience, keep)
     return watch
+
+
+def print_text(text):
+    """Writes a result to standard output at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+class Run(object):
+    """A run of a fine-tuning script: what its flags lead to, and its jobs one after the other.
+
+    Attributes:
+      settings: of the flags.
+      kind: the head's subclass of predictor.FineTunedModel.
+      description: dict, what output_dir says of itself: the head, `remembered` and what else the
+        head needs.
+      config: AlbertConfig.  variables: name -> shape of the whole model.
+      engine: run_settings.Engine.
+    """
+
+    def __init__(self, settings, kind, description, config, variables):
+        """Raises UserError where --init_checkpoint does not fit the model."""
+        self.settings, self.kind, self.config, self.variables = settings, kind, config, variables
+        self.description = dict(description, head=kind.HEAD)
+        self.engine = run_settings.engine_of(
+            settings, settings.init_checkpoint and checkpoints.plan_initialization(
+                settings.init_checkpoint, variables))
+
+    def load(self, batch_flag, checkpoint=None):
+        """The run's model.
+
+        Args:
+          batch_flag: name of the flag that says the rows of a step.
+          checkpoint: default: the best or newest of output_dir, else --init_checkpoint.
+        """
+        settings, engine = self.settings, self.engine
+        checkpoint = (checkpoint or predictor.chosen_checkpoint(engine.output_dir)
+                      or engine.plan.prefix)
+        return self.kind(
+            predictor.ModelFiles(self.description, self.config, settings.vocab_file, checkpoint),
+            getattr(settings, batch_flag),
+            settings.max_seq_length if settings.pad_to_max_length else None,
+            engine.session_config)
+
+    def train(self, examples, head_loss, report_on, figures, report_text, made_from=None,
+              **options):
+        """Trains from where output_dir stands.
+
+        Args:
+          examples: examples.Examples of the training file.
+          head_loss, **options: see training_function.
+          report_on: function(model) -> report on the dev file; for --save_best and --patience.
+          figures: names of the report's figures to keep, the one to go by first.
+          report_text: function(report) -> str.
+          made_from: dict, what makes it another model beside the examples and the config.
+        """
+        settings, engine = self.settings, self.engine
+        description = dict(self.description, save_best=settings.save_best, made_from=dict(
+            made_from or {}, examples=os.path.basename(examples.path),
+            config=self.config.to_json()))
+        start_afresh_if_changed(engine, description, self.config, settings.vocab_file,
+                                self.variables)
+        former_run.write_settings(engine.output_dir, self.config, settings)
+        training = training_of_epochs(settings, examples.rows)
+
+        def evaluate():
+            return report_on(self.load("eval_batch_size",
+                                       checkpoints.newest_checkpoint(engine.output_dir)))
+
+        fine_tune(engine, training, examples,
+                  training_function(engine, training, head_loss, **options),
+                  settings.max_seq_length, settings.pad_to_max_length, watched_training(
+                      settings, training, examples.rows, evaluate, figures, report_text))
+
+    def carry_out(self, train, report_on, report_text, predict, to_check):
+        """Trains, evaluates, predicts and exports, as the flags say.
+
+        Args:
+          train: function().
+          report_on: function(model) -> report on the file of --eval_split.
+          report_text: function(report) -> str.
+          predict: function(model): writes the predictions of a file.
+          to_check: function() -> batches to compare an export on, see export.export_and_check.
+        Returns:
+          the exit code: 1 if a line of standard input did not read.
+        """
+        settings = self.settings
+        checkpoints.require_folder(settings.output_dir)
+        with failures.explained(settings.output_dir):
+            if settings.do_train:
+                train()
+            else:
+                check_trained(self.engine, self.variables, self.kind.HEAD,
+                              settings.init_checkpoint)
+            if settings.do_eval:
+                self._evaluate(report_on, report_text)
+            if settings.do_predict and settings.predict_file != "-":
+                predict(self.load("predict_batch_size"))
+            if settings.do_export:
+                for line in export.export_and_check(
+                        self.load("predict_batch_size"), settings.output_dir, self.kind.HEAD,
+                        to_check()):
+                    print_text(line + "\n")
+            if settings.do_predict and settings.predict_file == "-":
+                return print_answers(self.load("predict_batch_size").answer_lines(
+                    sys.stdin.buffer, settings.input_encoding))
+        return 0
+
+    def _evaluate(self, report_on, report_text):
+        report = report_on(self.load("eval_batch_size"))
+        name = "eval_results" if self.settings.eval_split == "dev" else "eval_results_test"
+        text = report_text(report)
+        tf.logging.info("report: %s", write_report(self.settings.output_dir, name, report, text))
+        print_text(text)

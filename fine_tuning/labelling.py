@@ -45,13 +45,6 @@ EXPECTED = "expected one character, a space or tab, and its tag"
 SENTENCE_ENDS = "。！？!?；;…"
 
 
-def labelling_task(name):
-    """The LabellingTask of --task_name; UserError lists those there are."""
-    if name.lower() not in TASKS:
-        raise UserError("--task_name: unknown task {!r}; known: {}".format(name, ", ".join(TASKS)))
-    return TASKS[name.lower()]
-
-
 # --- files ------------------------------------------------------------------------------------
 
 

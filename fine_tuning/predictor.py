@@ -30,7 +30,7 @@ from fine_tuning.report import prediction_line
 from tokenization import FullTokenizer
 from weights import checkpoints
 
-HEADS = ("classifier", "labelling")  # a folder's description is in the file <head>.json
+HEADS = ("classifier", "labelling", "reading")  # a folder's description is in the file <head>.json
 DESCRIPTION = "{}.json"
 CONFIG, VOCABULARY = "albert_config.json", "vocab.txt"
 OF_A_RUN = ("checkpoint", "model.ckpt-*", "graph.pbtxt", "events.out.*", "eval*", "*.json",
@@ -349,15 +349,14 @@ class Predictor(FineTunedModel):
         except UserError as error:
             return error
 
+    def answer_lines(self, stream, encoding):
+        """Yields (line of test_results.tsv, whether it is a row or empty) for each line of bytes.
 
-def answer_lines(model, stream, encoding):
-    """Yields (line of test_results.tsv, whether it is a row or empty) for each line of a stream.
-
-    The line comes before the next is read. An empty one is answered by an empty one, one that does
-    not read by its number, ERROR and the reason.
-    """
-    for number, _, answer in model.answers(stream, "standard input", encoding, 1):
-        if isinstance(answer, UserError):
-            yield "{}\tERROR\t{}".format(number, answer), False
-        else:
-            yield "" if answer is None else prediction_line(number, answer, model.labels), True
+        The line comes before the next is read. An empty one is answered by an empty one, one that
+        does not read by its number, ERROR and the reason.
+        """
+        for number, _, answer in self.answers(stream, "standard input", encoding, 1):
+            if isinstance(answer, UserError):
+                yield "{}\tERROR\t{}".format(number, answer), False
+            else:
+                yield "" if answer is None else prediction_line(number, answer, self.labels), True

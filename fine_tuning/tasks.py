@@ -403,6 +403,13 @@ CLUE_FILES = {name: "{}_predict.json".format(there) for name, there in (
     ("ocnli", "ocnli_50k"), ("csl", "csl"), ("wsc", "cluewsc11"))}
 
 
+def task_among(known, name):
+    """The task of --task_name, in upper or lower case; UserError lists the known ones."""
+    if name.lower() not in known:
+        raise UserError("--task_name: unknown task {!r}; known: {}".format(name, ", ".join(known)))
+    return known[name.lower()]
+
+
 def task_named(name, columns=None, header="auto"):
     """The Task of --task_name, with the columns of --columns and --header.
 
@@ -412,9 +419,7 @@ def task_named(name, columns=None, header="auto"):
     Raises:
       UserError: unknown task; columns that do not make one or two texts.
     """
-    if name.lower() not in TASKS:
-        raise UserError("--task_name: unknown task {!r}; known: {}".format(name, ", ".join(TASKS)))
-    task = TASKS[name.lower()]._replace(header=header)
+    task = task_among(TASKS, name)._replace(header=header)
     if columns:
         chosen = parsed_columns(columns)
     elif task.columns:

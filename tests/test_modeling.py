@@ -167,6 +167,33 @@ def test_padding_changes_nothing(changes):
     np.testing.assert_allclose(long[:, :5], short, atol=1e-5)
 
 
+def test_the_span_head_equals_numpy_and_its_loss_knows_no_padding():
+    ids = np.array([[2, 11, 12, 3, 0, 0], [2, 14, 15, 16, 17, 3]], np.int32)
+    mask, starts, ends = (ids > 0).astype(np.int32), [1, 0], [2, 4]
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = modeling.AlbertModel(toy_config(initializer_range=0.3), tf.constant(ids),
+                                     tf.constant(mask))
+        head = modeling.span_head(model, tf.constant(mask), starts, ends)
+        first = modeling.AlbertModel(model.config, tf.constant(ids[:1, :4]))
+        short = modeling.span_head(first, tf.ones([1, 4], tf.int32), starts[:1], ends[:1])
+        without_places = modeling.span_head(first, tf.ones([1, 4], tf.int32))
+        session.run(tf.global_variables_initializer())
+        weights, bias = [tf.global_variables("cls/squad/output_" + name)[0]
+                         for name in ("weights", "bias")]
+        bias.load([0.5, -0.25], session)
+        x, w, b, found, loss = session.run([model.sequence_output, weights, bias, head, short.loss])
+    expected = x @ w.T + b  # [B, S, 2]
+    np.testing.assert_allclose(found.start_logits, expected[..., 0], atol=1e-5)
+    np.testing.assert_allclose(found.end_logits, expected[..., 1], atol=1e-5)
+    losses = []
+    for row, length in ((0, 4), (1, 6)):
+        log_probs = expected[row, :length] - np.log(np.exp(expected[row, :length]).sum(0))
+        losses.append(-(log_probs[starts[row], 0] + log_probs[ends[row], 1]) / 2)
+    assert found.loss == pytest.approx(np.mean(losses), abs=1e-5)
+    assert loss == pytest.approx(losses[0], abs=1e-5)
+    assert without_places.loss is None
+
+
 def test_dropout_is_seeded_and_keeps_the_rate():
     with tf.Graph().as_default(), tf.Session() as session:
         seed = tf.placeholder(tf.int32, [])

@@ -36,6 +36,7 @@ NOT_RUN = [
     ("convert_checkpoint.py", "tests/test_conversion_commands.py runs them one after the other"),
     ("--output_dir=output/from_", "the same"),
     ("run_ner.py", "tests/test_run_ner.py runs it"),
+    ("run_mrc.py", "tests/test_run_mrc.py runs it"),
     ("fill_mask.py", "tests/test_fill_mask.py runs it"),
     ("extract_features.py", "tests/test_extract_features.py runs it"),
 ]
@@ -95,7 +96,7 @@ def give_classification(folder, toy_vocab, toy_config):
     (folder / "output" / "lcqmc").mkdir()
     for split in ("train", "dev", "test"):
         write_text(folder / "lcqmc" / (split + ".txt"), "天气\t有雨\t1\n图书馆\t开门\t0\n" * 3)
-    write_text(folder / "my_data" / "train.tsv", "好\t天气\n坏\t有雨\n")
+    write_text(folder / "my_data" / "train.tsv", "好\t天气\n坏\t有雨\n好\t有云\n")
     write_text(folder / "pairs.txt", "天气\t有雨\n")
     write_classifier(folder / "output" / "lcqmc", toy_vocab, toy_config)
     prefix = write_classifier(folder / "albert_large_zh", toy_vocab, toy_config) + "/model.ckpt-7"

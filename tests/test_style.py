@@ -19,7 +19,8 @@ import tokenize
 import pytest
 from helpers.toys import ROOT
 
-WITHOUT_TENSORFLOW = ["cli", "tokenization", "fine_tuning.labelling", "fine_tuning.tag_schemes",
+WITHOUT_TENSORFLOW = ["cli", "tokenization", "fine_tuning.labelling", "fine_tuning.reading",
+                      "fine_tuning.reading_metric", "fine_tuning.tag_schemes",
                       "fine_tuning.tasks", "create_pretraining_data"]
 ROOMS = {  # what each room uses beside itself: rooms, and modules of the root
     "pretraining_data": {"cli", "tokenization"},
@@ -378,7 +379,7 @@ def test_each_room_names_its_modules(room):
 
 
 def test_the_root_holds_what_people_type_or_read_first():
-    assert len([source for source in MODULES if not source.room]) <= 20
+    assert len([source for source in MODULES if not source.room]) <= 21
 
 
 def reachable(start, graph):

@@ -9,6 +9,7 @@ import pytest
 from cli import UserError
 from fine_tuning import labelling, tag_schemes
 from fine_tuning.tag_schemes import SCHEMES, Entity
+from fine_tuning.tasks import task_among
 from tokenization import FullTokenizer
 
 ALPHABETS = ["清晨的渔港很热闹天气", "abcXYZéÅǅİ", "0123456789", "  \t\u3000\u00a0",
@@ -187,8 +188,8 @@ def test_bad_lines_fail_with_file_line_and_what_was_expected(text, message):
 
 def test_tasks_are_listed_and_types_are_found():
     with pytest.raises(UserError, match="unknown task 'foo'; known: msra, cluener, resume, bio"):
-        labelling.labelling_task("foo")
-    assert labelling.labelling_task("MSRA").files["train"][0] == "train.txt"
+        task_among(labelling.TASKS, "foo")
+    assert task_among(labelling.TASKS, "MSRA").files["train"][0] == "train.txt"
     sentences, _ = read("天 B-Y\n气 B-X\n")
     assert labelling.types_found(sentences, "x") == ["X", "Y"]
     with pytest.raises(UserError, match="no entity in 1 sentences"):

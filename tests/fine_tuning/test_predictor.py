@@ -117,7 +117,7 @@ def test_a_line_that_does_not_read_is_answered_by_the_reason(model, rows_at_once
             "pipe, line 2: 1 columns where 2 are expected", "pipe, line 3: byte 0xff at offset 0",
             "pipe, line 4: label '7' is not one of 0, 1")):
         assert isinstance(answer, UserError) and str(answer).startswith(message)
-    lines = list(predictor.answer_lines(model, io.BytesIO(raw), "utf-8"))
+    lines = list(model.answer_lines(io.BytesIO(raw), "utf-8"))
     assert [reads for _, reads in lines] == [True, False, False, False, True]
     assert lines[1][0].startswith("2\tERROR\tstandard input, line 2: 1 columns")
 
