@@ -131,6 +131,7 @@ def prepare_classifier(settings, description):
 def train_classifier(run, data):
     """Trains, and looks at the dev file on the way if that is asked for."""
     settings = run.settings
+    techniques.check_ranges(settings)
     examples = encode(data, find_split(data, "train"))
     watched = settings.save_best or settings.patience
     dev = encode(data, find_split(data, "dev")) if watched else None

@@ -144,8 +144,7 @@ def speed(examples, config, num_labels, training, pad_to, batches):
             tf.cast(tf.train.get_or_create_global_step(), tf.int32), training=training)
         step = head.log_probs
         if training:
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(
-                labels=features["label_ids"], logits=head.logits))
+            loss = modeling.softmax_head(head.logits, features["label_ids"]).loss
             step = optimization.create_optimizer(loss, 1e-4, 1000, 0, optimizer="adamw").op
         session.run([iterator.initializer, tf.global_variables_initializer()])
         for _ in range(WARM_UP):

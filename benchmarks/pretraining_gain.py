@@ -117,19 +117,30 @@ def pretraining_records(settings):
                 max_seq_length=settings.max_seq_length, max_predictions_per_seq=predictions)
 
 
+def seconds_a_step(seconds_of, short, long):
+    """Seconds of a step without the start-up: by how much a run of `long` steps takes longer.
+
+    seconds_of: function(number of steps) -> seconds of a run.
+    """
+    first = seconds_of(short)
+    return (seconds_of(long) - first) / (long - short)
+
+
 def pretrained_model(settings):
     """Pre-trains for --minutes; returns (folder, held-out figures, steps, seconds)."""
     folder = os.path.join(settings.output_dir, "pretraining")
     shared = dict(pretraining_records(settings), bert_config_file=settings.bert_config_file,
                   train_batch_size=settings.train_batch_size, precision=settings.precision)
-    timed, seconds = os.path.join(settings.output_dir, "calibration"), []
-    for steps in (CALIBRATION_STEPS, 2 * CALIBRATION_STEPS):  # the difference is without start-up
+    timed = os.path.join(settings.output_dir, "calibration")
+
+    def seconds_of(steps):
         shutil.rmtree(timed, ignore_errors=True)
-        seconds.append(run_command("run_pretraining.py", dict(
-            shared, output_dir=timed, do_train=True, num_train_steps=steps, num_warmup_steps=0)))
-    steps = max(1, int(settings.minutes * 60 * CALIBRATION_STEPS / (seconds[1] - seconds[0])))
-    print("{} steps of {:.3f} s".format(steps, (seconds[1] - seconds[0]) / CALIBRATION_STEPS),
-          flush=True)
+        return run_command("run_pretraining.py", dict(
+            shared, output_dir=timed, do_train=True, num_train_steps=steps, num_warmup_steps=0))
+
+    seconds = seconds_a_step(seconds_of, CALIBRATION_STEPS, 2 * CALIBRATION_STEPS)
+    steps = max(1, int(settings.minutes * 60 / seconds))
+    print("{} steps of {:.3f} s".format(steps, seconds), flush=True)
     spent = run_command("run_pretraining.py", dict(
         shared, output_dir=folder, do_train=True, do_eval=True, num_train_steps=steps,
         num_warmup_steps=min(100, steps // 10)))

@@ -8,6 +8,7 @@ a run that stands there is not made again, so that a killed benchmark goes on.
     python benchmarks/pretraining_rates.py --input_file=records/train --eval_input_file=records/held
 """
 
+import functools
 import json
 import os
 import resource
@@ -16,7 +17,6 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
-
 
 from absl import flags
 
@@ -60,12 +60,9 @@ def trained(arguments, settings):
     return folder, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def seconds_a_step(arguments, settings):
-    """CPU-seconds of a step: what a run of three times as many steps takes beyond a short one."""
-    steps = max(1, 256 // arguments["train_batch_size"])
-    short, long = (trained(dict(arguments, num_train_steps=count, num_warmup_steps=0),
-                           settings)[1] for count in (steps, 3 * steps))
-    return (long - short) / (2 * steps)
+def seconds_of_steps(arguments, settings, steps):
+    """CPU-seconds of a run of so many steps."""
+    return trained(dict(arguments, num_train_steps=steps, num_warmup_steps=0), settings)[1]
 
 
 def rate_line(arguments, rate, seconds, settings):
@@ -98,7 +95,9 @@ def main(flag_values):
         arguments = dict(shared, train_batch_size=int(batch), optimizer=optimizer)
         timing = ("seconds", batch, optimizer)
         if timing not in results.found:
-            results.add(timing, seconds=seconds_a_step(arguments, settings))
+            short = max(1, 256 // int(batch))
+            results.add(timing, seconds=pretraining_gain.seconds_a_step(
+                functools.partial(seconds_of_steps, arguments, settings), short, 3 * short))
         for rate in rates.split("/"):
             key = (batch, optimizer, rate)
             row = results.found.get(key) or results.add(key, **rate_line(

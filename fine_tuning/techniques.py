@@ -20,6 +20,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+import cli
 import modeling
 from cli import UserError
 from optimization import dense_gradients
@@ -31,7 +32,7 @@ Techniques = collections.namedtuple(
 # class_weights: float list [C], or None for 1 each.
 
 BALANCED = "balanced"
-RANGES = {"layer_decay": (0.0, 1.0), "fgm_epsilon": (0.0, 100.0), "ema_decay": (0.0, 0.99999),
+RANGES = {"layer_decay": (1e-6, 1.0), "fgm_epsilon": (0.0, 100.0), "ema_decay": (0.0, 0.99999),
           "rdrop_weight": (0.0, 100.0), "label_smoothing": (0.0, 0.99),
           "focal_gamma": (0.0, 10.0)}
 
@@ -57,6 +58,12 @@ def define_technique_flags(flag_values):
         flag_values=flag_values)
 
 
+def check_ranges(settings):
+    """Raises UserError for a flag of RANGES that is out of its range."""
+    for name, (lowest, highest) in sorted(RANGES.items()):
+        cli.require_within(settings, lowest, highest, name)
+
+
 def techniques_of(settings, labels, counts):
     """The Techniques of the flags.
 
@@ -65,11 +72,7 @@ def techniques_of(settings, labels, counts):
     Raises:
       UserError: a value that cannot be meant.
     """
-    for name, (lowest, highest) in sorted(RANGES.items()):
-        value = getattr(settings, name)
-        if not lowest <= value <= highest or name == "layer_decay" and not value:
-            raise UserError("--{} is {}, must be {} {} to {}".format(
-                name, value, "above" if name == "layer_decay" else "from", lowest, highest))
+    check_ranges(settings)
     weights = settings.class_weights
     return Techniques(
         settings.layer_decay, settings.fgm_epsilon, settings.ema_decay, settings.rdrop_weight,

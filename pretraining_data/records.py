@@ -190,7 +190,14 @@ def record_writer(path, compress=False, system=None):
 def compression_of(path):
     """TensorFlow's name for how a file is compressed: "GZIP" for one that begins so, else ""."""
     with cli.file_system(path).open(path, "rb") as stream:
-        return "GZIP" if stream.read(2) == b"\x1f\x8b" else ""
+        return "GZIP" if is_gzip(stream) else ""
+
+
+def is_gzip(stream):
+    """Whether a file that was just opened is compressed; it is read from its start afterwards."""
+    magic = stream.read(2)
+    stream.seek(0)
+    return magic == b"\x1f\x8b"
 
 
 def read_records(path):
@@ -198,9 +205,8 @@ def read_records(path):
 
     After a damaged length nothing more can be found, nor after damage in a compressed file.
     """
-    compression = compression_of(path)
     with cli.file_system(path).open(path, "rb") as raw:
-        stream = gzip.GzipFile(fileobj=raw) if compression else raw
+        stream = gzip.GzipFile(fileobj=raw) if is_gzip(raw) else raw
         while True:
             try:
                 header = stream.read(12)
