@@ -13,6 +13,7 @@ import functools
 import json
 import sys
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 from absl import flags
 
@@ -26,7 +27,11 @@ from weights.folders import encoder_files
 
 MASK = "[MASK]"
 
+MOST_PLACES = 256  # of [MASK] in a step: each has a probability for every word of the vocabulary
+
 Candidate = collections.namedtuple("Candidate", "token probability")
+MaskedText = collections.namedtuple("MaskedText", "text ids places")
+# ids: of [CLS], the tokens and [SEP]; places: of each [MASK] among them.
 
 
 class MaskFiller(object):
@@ -34,14 +39,15 @@ class MaskFiller(object):
 
     Attributes:
       files: weights.folders.EncoderFiles.  top_k: number of candidates for each [MASK].
+      batch_size: texts of a step; no result depends on it.
     """
 
-    def __init__(self, model_dir, top_k=5, **named):
+    def __init__(self, model_dir, top_k=5, batch_size=32, **named):
         """Loads the newest checkpoint of a folder, or the checkpoint named.
 
         Args:
           model_dir: see weights.folders.encoder_files, as **named.
-          top_k: candidates for each [MASK].
+          top_k, batch_size: see there.
         Raises:
           UserError: no such model, or one without the head for masked words.
         """
@@ -51,7 +57,7 @@ class MaskFiller(object):
         if words > config.vocab_size:
             raise cli.UserError("--vocab_file {} has {} tokens, the config's vocab_size is "
                                 "{}".format(self.files.vocab_file, words, config.vocab_size))
-        self.top_k = min(top_k, words)
+        self.top_k, self.batch_size = min(top_k, words), batch_size
         self.session = tf.Session(graph=tf.Graph())
         with self.session.graph.as_default():
             self.inputs, self.outputs = mask_graph(config, self.top_k, words)
@@ -64,8 +70,8 @@ class MaskFiller(object):
                                     "alone".format(plan.prefix, plan.missing[0]))
             checkpoints.restore(self.session, plan.prefix)
 
-    def fill(self, text):
-        """The candidates of each [MASK] of a text: a list of top_k Candidates, likeliest first.
+    def encode(self, text):
+        """The MaskedText of a text.
 
         Raises:
           UserError: the text has no [MASK], or more tokens than the model has positions.
@@ -77,13 +83,46 @@ class MaskFiller(object):
         if len(tokens) > longest:
             raise cli.UserError("a text of {} tokens with [CLS] and [SEP], this model takes "
                                 "{}".format(len(tokens), longest))
-        ids = self.tokenizer.convert_tokens_to_ids(tokens)
-        places = [place for place, token in enumerate(tokens) if token == MASK]
-        probabilities, best = self.session.run(
-            self.outputs, dict(zip(self.inputs, ([ids], [places]))))
-        return [[Candidate(*pair) for pair in zip(
-            self.tokenizer.convert_ids_to_tokens(numbers.tolist()), row.tolist())]
-            for numbers, row in zip(best, probabilities)]
+        return MaskedText(text, self.tokenizer.convert_tokens_to_ids(tokens),
+                          [place for place, token in enumerate(tokens) if token == MASK])
+
+    def fill(self, text):
+        """The candidates of each [MASK] of a text: a list of top_k Candidates, likeliest first.
+
+        Raises:
+          UserError: see encode.
+        """
+        return self.fill_encoded([self.encode(text)])[0]
+
+    def fill_encoded(self, rows):
+        """What `fill` gives, for each of some MaskedTexts, in their order."""
+        order = sorted(range(len(rows)), key=lambda row: len(rows[row].ids))
+        answers, start = [None] * len(rows), 0
+        while start < len(order):
+            most = max(len(rows[row].places) for row in order[start:start + self.batch_size])
+            chosen = order[start:start + max(1, min(self.batch_size, MOST_PLACES // most))]
+            for row, candidates in zip(chosen, self._step([rows[row] for row in chosen])):
+                answers[row] = candidates
+            start += len(chosen)
+        return answers
+
+    def _step(self, rows):
+        """fill_encoded for rows that fit in one batch."""
+        length, most = [max(map(len, column)) for column in list(zip(*rows))[1:]]
+        arrays = (padded([row.ids for row in rows], length),
+                  padded([[1] * len(row.ids) for row in rows], length),
+                  padded([row.places for row in rows], most))
+        probabilities, best = self.session.run(self.outputs, dict(zip(self.inputs, arrays)))
+        return [[[Candidate(*pair) for pair in zip(
+            self.tokenizer.convert_ids_to_tokens(best[place].tolist()),
+            probabilities[place].tolist())]
+            for place in range(row * most, row * most + len(rows[row].places))]
+            for row in range(len(rows))]
+
+
+def padded(rows, length):
+    """Lists of whole numbers as int32 [rows, length], with 0 behind them."""
+    return np.array([row + [0] * (length - len(row)) for row in rows], np.int32)
 
 
 def masked_tokens(text, tokenizer):
@@ -95,15 +134,17 @@ def masked_tokens(text, tokenizer):
 
 
 def mask_graph(config, top_k, words):
-    """The placeholders (ids [B, S], positions [B, P]) and the best words there.
+    """The placeholders (ids and mask [B, S], positions [B, P]) and the best words there.
 
     The best words are their probabilities and numbers, [B*P, top_k] each; `words` limits them to
     those that the vocabulary holds.
     """
-    inputs = [tf.placeholder(tf.int32, [None, None], name) for name in ("ids", "positions")]
-    model = modeling.AlbertModel(config, inputs[0], pooler=False)
-    unknown = tf.zeros_like(inputs[1])  # [B, P]: the head also computes a loss, not asked for here
-    head = modeling.masked_lm_head(layers.gather_positions(model.sequence_output, inputs[1]), model,
+    inputs = [tf.placeholder(tf.int32, [None, None], name) for name in (
+        "ids", "mask", "positions")]
+    ids, mask, positions = inputs
+    model = modeling.AlbertModel(config, ids, mask, pooler=False)
+    unknown = tf.zeros_like(positions)  # [B, P]: the head also computes a loss, not asked for here
+    head = modeling.masked_lm_head(layers.gather_positions(model.sequence_output, positions), model,
                                    unknown, tf.cast(unknown, tf.float32))
     return inputs, tf.nn.top_k(tf.nn.softmax(head.logits)[:, :words], top_k)
 
@@ -116,13 +157,17 @@ def filled_text(text, candidates):
                               + part for word, part in zip(words, parts[1:]))
 
 
+def filled_answer(text, candidates):
+    """A text with its candidates as a dict for JSON."""
+    return {"text": text, "filled": filled_text(text, candidates),
+            "masks": [[candidate._asdict() for candidate in row] for row in candidates]}
+
+
 def answer_text(text, candidates, form):
     """What is printed for a text: one JSON object, or a line for it and one for each [MASK]."""
-    filled = filled_text(text, candidates)
     if form == "json":
-        return json.dumps({"text": text, "filled": filled, "masks": [
-            [candidate._asdict() for candidate in row] for row in candidates]}, ensure_ascii=False)
-    lines = ["{} -> {}".format(text, filled)]
+        return json.dumps(filled_answer(text, candidates), ensure_ascii=False)
+    lines = ["{} -> {}".format(text, filled_text(text, candidates))]
     lines += ["  [MASK] {}\t{}".format(number, "\t".join(
         "{} {:.4f}".format(*candidate) for candidate in row))
         for number, row in enumerate(candidates, 1)]

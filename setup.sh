@@ -11,6 +11,7 @@
 #   PYTHON=/path/python3.10 ./setup.sh      this interpreter and no other
 #   PYTHON=python3.11 ./setup.sh --with=huggingface   also requirements-huggingface.txt, on TensorFlow 2.15
 #   ./setup.sh --with=beam           also requirements-beam.txt
+#   ./setup.sh --with=serve          also requirements-serve.txt, for serve.py
 #   ./setup.sh --which[=tf1|tf2]     only prints runtime, version and path of the Python it would take
 set -euo pipefail
 
@@ -201,7 +202,7 @@ for argument in "$@"; do
     --which) only_which=yes ;;
     --which=tf1 | --which=tf2) only_which=yes runtimes="${argument#*=}" ;;
     --with=*) optional="$optional ${argument#*=}" ;;
-    *) fail "unknown argument $argument: ./setup.sh [--which[=tf1|tf2]] [--with=huggingface|beam]" ;;
+    *) fail "unknown argument $argument: ./setup.sh [--which[=tf1|tf2]] [--with=huggingface|beam|serve]" ;;
   esac
 done
 

@@ -227,10 +227,15 @@ def test_ci_tests_each_runtime_with_its_own_python(place, broken):
     repository = place / "a folder with spaces" / "repository"
     (repository / ".ci").mkdir()
     shutil.copy(os.path.join(ROOT, ".ci", "run"), str(repository / ".ci"))
-    optional = shutil.copy(os.path.join(ROOT, "requirements-huggingface.txt"), str(repository))
-    folder = finished_environment(place, "tf2", "requirements-tf2.txt")
-    fake(folder / "bin" / "python", "echo 3.11.9")
-    shutil.copy(optional, str(folder / "set-up-huggingface"))
+    for runtime, requirements, version, optional in (
+            ("tf1", "requirements.txt", "3.7.9", ["serve"]),
+            ("tf2", "requirements-tf2.txt", "3.11.9", ["serve", "huggingface"])):
+        folder = finished_environment(place, runtime, requirements)
+        fake(folder / "bin" / "python", "echo " + version)
+        for name in optional:
+            path = os.path.join(ROOT, "requirements-{}.txt".format(name))
+            shutil.copy(path, str(repository))
+            shutil.copy(path, str(folder / ("set-up-" + name)))
     record = 'echo "$PYTHON" >> "{}/tests.log"; [ "${{PYTHON##*python}}" != "{}" ]'
     fake(repository / "test.sh", record.format(place, broken))
     paths = [fake_python(place / "bin" / "python3.7", "3.7.9"),

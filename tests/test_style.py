@@ -21,7 +21,7 @@ from helpers.toys import ROOT
 
 WITHOUT_TENSORFLOW = ["cli", "tokenization", "fine_tuning.labelling", "fine_tuning.reading",
                       "fine_tuning.reading_metric", "fine_tuning.tag_schemes",
-                      "fine_tuning.tasks", "create_pretraining_data"]
+                      "fine_tuning.tasks", "create_pretraining_data", "serving.batching"]
 ROOMS = {  # what each room uses beside itself: rooms, and modules of the root
     "pretraining_data": {"cli", "tokenization"},
     "pretraining": {"pretraining_data", "training", "weights", "cli", "devices", "modeling"},
@@ -29,6 +29,7 @@ ROOMS = {  # what each room uses beside itself: rooms, and modules of the root
     "fine_tuning": {"training", "weights", "cli", "devices", "modeling", "optimization",
                     "tokenization"},
     "weights": {"cli", "modeling"},
+    "serving": {"cli"},
 }
 DEFINED_IN_EVERY_SCRIPT = {"main", "define_flags"}
 FUNCTION_LINES, FUNCTION_LINES_AS_A_RULE, FUNCTION_LINES_OF_NINE_IN_TEN = 60, 40, 30
@@ -379,7 +380,7 @@ def test_each_room_names_its_modules(room):
 
 
 def test_the_root_holds_what_people_type_or_read_first():
-    assert len([source for source in MODULES if not source.room]) <= 21
+    assert len([source for source in MODULES if not source.room]) <= 22
 
 
 def reachable(start, graph):
