@@ -23,6 +23,7 @@ import cli
 from fill_mask import MaskFiller, filled_answer
 from fine_tuning.labelling_predictor import LabellingPredictor
 from fine_tuning.predictor import EXTRA, Predictor, read_description
+from fine_tuning.reading_predictor import ReadingPredictor
 from serving.batching import Service
 
 DIGITS = 6  # of a probability
@@ -45,7 +46,7 @@ def as_they_are(texts):
     return texts if len(texts) > 1 else texts[0]
 
 
-def classification(model_dir, batch_size):
+def classification(model_dir, batch_size, _):
     """Answers of a classifier: {"label": ..., "probabilities": {label: ...}}."""
     model = Predictor(model_dir, batch_size)
 
@@ -57,7 +58,7 @@ def classification(model_dir, batch_size):
                    {True: (2,), False: (1,), None: (1, 2)}[model.pair], as_they_are, answer)
 
 
-def labelling(model_dir, batch_size):
+def labelling(model_dir, batch_size, _):
     """Answers of sequence labelling: {"entities": [{"type", "start", "end", ...}]}."""
     model = LabellingPredictor(model_dir, batch_size)
 
@@ -67,6 +68,18 @@ def labelling(model_dir, batch_size):
             for mentions in model.predict(rows)]
     return Service({"types": model.description["types"],
                     "task_name": model.description["task_name"]}, (1,), as_they_are, answer)
+
+
+def reading(model_dir, batch_size, top_k):
+    """Answers to (question, passage): {"text", "start", "end", ..., "others": [the next best]}."""
+    model = ReadingPredictor(model_dir, batch_size)
+
+    def answer(rows):
+        found = [[candidate._replace(
+            score=round(candidate.score, DIGITS), probability=round(candidate.probability, DIGITS)
+        )._asdict() for candidate in candidates[:top_k]] for candidates in model.predict(rows)]
+        return [dict(best, others=others) for best, *others in found]
+    return Service({"task_name": model.description["task_name"]}, (2,), as_they_are, answer)
 
 
 def filling_in(model_dir, batch_size, top_k):
@@ -79,7 +92,8 @@ def filling_in(model_dir, batch_size, top_k):
     return Service({}, (1,), lambda texts: model.encode(texts[0]), answer)
 
 
-FINE_TUNED = {"classifier": classification, "labelling": labelling}  # head -> its answers
+LOADERS = {"classifier": classification, "labelling": labelling, "reading": reading,
+           "masked_words": filling_in}  # head -> function(model_dir, batch_size, top_k)
 
 
 def service_of(model_dir, batch_size, top_k):
@@ -91,8 +105,7 @@ def service_of(model_dir, batch_size, top_k):
     exported = tf.io.gfile.exists(os.path.join(model_dir, "saved_model.pb"))
     description = read_description(os.path.join(model_dir, EXTRA) if exported else model_dir)
     head = description["head"] if description else "masked_words"
-    load = FINE_TUNED[head] if description else functools.partial(filling_in, top_k=top_k)
-    service = load(model_dir, batch_size)
+    service = LOADERS[head](model_dir, batch_size, top_k)
     return service._replace(about=dict(service.about, head=head))
 
 
@@ -111,7 +124,8 @@ def define_flags(flag_values):
             lower_bound=0, upper_bound=65535)
     integer("batch_size", 32, "Rows of a prediction: what waits is joined. Default: more gains "
             "little on a CPU and makes the others wait.", lower_bound=1)
-    integer("top_k", 5, "Tokens for each [MASK] of a pre-trained model. Default: as fill_mask.py.",
+    integer("top_k", 5, "Tokens for each [MASK] of a pre-trained model, answers of reading "
+            "comprehension to a question. Default: as fill_mask.py.",
             lower_bound=1)
     integer("max_body_bytes", 1 << 20, "Bytes of a request. Default: 300,000 Chinese characters.",
             lower_bound=64)

@@ -3,8 +3,8 @@
 In: requests of one or more rows, from any thread.  Out: a future of each, with its answers.
 
 While a prediction runs, what comes in waits; the next prediction takes a row of each waiting
-request in turn, so that a request of many rows does not hold up those of one. Nothing waits for
-others to come: on an idle server a row is predicted at once.
+request in turn, so that a request of many rows does not hold up those of one, and a long row counts
+as several. Nothing waits for others to come: on an idle server a row is predicted at once.
 """
 
 import collections
@@ -14,6 +14,8 @@ import threading
 from absl import logging
 
 from cli import UserError
+
+CHARS_OF_A_ROW = 512  # a row with more of them counts as several: a model may cut it into windows
 
 Service = collections.namedtuple("Service", "about texts encode answer")
 Service.__doc__ = """A model that answers rows.
@@ -67,7 +69,7 @@ class Batcher(object):
 
         Args:
           service: Service.
-          batch_size: rows of a prediction at most.  most_waiting: rows that may wait.
+          batch_size: rows of a prediction at most, see there.  most_waiting: rows that may wait.
           observe: called with the number of rows of each prediction.
         """
         self.service, self.observe = service, observe
@@ -112,13 +114,14 @@ class Batcher(object):
 
     def _next_batch(self):
         """[(Request, number of the row)]: a row of each request in turn until the batch is full."""
-        batch = []
-        while self._requests and len(batch) < self.batch_size:
+        batch, counted = [], 0
+        while self._requests and counted < self.batch_size:
             request = self._requests.popleft()
             if request.future.done():  # refused by an earlier row, or nobody waits any more
                 self.waiting_rows -= len(request.rows) - request.taken
                 continue
             batch.append((request, request.taken))
+            counted += 1 + sum(map(len, request.rows[request.taken])) // CHARS_OF_A_ROW
             request.taken += 1
             self.waiting_rows -= 1
             if request.taken < len(request.rows):

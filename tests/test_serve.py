@@ -16,6 +16,7 @@ from helpers.served import ask, predict, served
 from helpers.toy_classifier import PAIRS, write_classifier
 from helpers.toy_encoder import write_pretrained
 from helpers.toy_labeller import write_labeller
+from helpers.toy_reading import toy_passages, write_reader
 from helpers.toy_records import run_script
 from helpers.toys import ROOT, TOY_SENTENCES
 
@@ -25,6 +26,7 @@ from cli import UserError
 from fine_tuning.export import export_saved_model
 from fine_tuning.labelling_predictor import LabellingPredictor
 from fine_tuning.predictor import Predictor
+from fine_tuning.reading_predictor import ReadingPredictor
 
 
 def answers_over_http(model_dir, rows, **limits):
@@ -75,6 +77,22 @@ def test_labelling_gives_entities_at_their_characters(tmp_path, toy_vocab, toy_c
             assert text[entity["start"]:entity["end"]] == entity["text"]
 
 
+@pytest.mark.parametrize("null_answers", [False, True])
+def test_reading_gives_the_place_of_the_answer(tmp_path, toy_vocab, toy_config, null_answers):
+    folder = write_reader(tmp_path, toy_vocab, toy_config, null_answers)
+    rows = [(questions[0][1], context) for context, questions in toy_passages(5)]
+    about, answers = answers_over_http(folder, rows + [("哪年？", "")])
+    assert (about["head"], about["texts"]) == ("reading", [2])
+    assert (answers.pop()["text"], len(answers)) == ("", 5)
+    best = ReadingPredictor(folder).predict(rows)
+    for (_, passage), answer, expected in zip(rows, answers, best):
+        found = [answer] + answer["others"]
+        assert [one["text"] for one in found] == [one.text for one in expected[:3]]
+        assert [one["probability"] for one in found] == pytest.approx(
+            [one.probability for one in expected[:3]], abs=1e-5)
+        assert passage[answer["start"]:answer["end"]] == answer["text"]
+
+
 def test_a_pre_trained_model_fills_in(tmp_path, toy_vocab):
     folder = write_pretrained(tmp_path, "albert_zh", toy_vocab)
     texts = ["天[MASK]雨", "[MASK][MASK]桥在2019年建成[MASK]", "明天有[MASK]"]
@@ -95,7 +113,7 @@ def test_a_pre_trained_model_fills_in(tmp_path, toy_vocab):
 def test_the_page_knows_every_kind_of_model():
     with open(os.path.join(ROOT, "serving", "page.html"), encoding="utf-8") as stream:
         kinds = re.findall(r"^  (\w+): \{$", stream.read(), re.MULTILINE)
-    assert sorted(kinds) == sorted(list(serve.FINE_TUNED) + ["masked_words"])
+    assert sorted(kinds) == sorted(serve.LOADERS)
 
 
 def test_a_folder_without_a_model_and_missing_packages_are_one_line(tmp_path, monkeypatch):

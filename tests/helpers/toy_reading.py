@@ -1,8 +1,13 @@
-"""Questions about passages of the toy vocabulary, in the form of CMRC 2018."""
+"""Questions about passages of the toy vocabulary, in the form of CMRC 2018; a model for them."""
 
 import json
+import os
 
+import tensorflow.compat.v1 as tf
 from helpers.toys import TOY_SENTENCES, write_text
+
+import modeling
+from fine_tuning import predictor
 
 ASKED = (("2019", "桥在哪年建成"), ("今年的产量", "比去年高"), ("渔民", "把鱼搬上岸"),
          ("三点", "图书馆下午"), ("5G手机", "用什么查询"), ("雨", "明天有什么"),
@@ -36,3 +41,20 @@ def toy_passages(count, start=0):
 def write_squad(path, *passages):
     """Writes passages as a file; returns its path."""
     return write_text(path, json.dumps(squad(*passages), ensure_ascii=False))
+
+
+def write_reader(folder, vocab, config, null_answers=False):
+    """Saves a checkpoint with random weights and its description; returns the folder as str."""
+    config = modeling.AlbertConfig.from_json_file(config)
+    config.initializer_range = 0.3
+    with tf.Graph().as_default(), tf.Session() as session:
+        tf.set_random_seed(5)
+        modeling.span_head(modeling.AlbertModel(config, tf.zeros([1, 1], tf.int32), pooler=False))
+        session.run(tf.global_variables_initializer())
+        tf.train.Saver().save(session, os.path.join(str(folder), "model.ckpt-7"))
+    predictor.write_description(str(folder), {
+        "head": "reading", "task_name": "own", "data_dir": None, "max_seq_length": 40,
+        "doc_stride": 12, "max_query_length": 12, "max_answer_length": 8, "n_best_size": 20,
+        "null_answers": null_answers, "do_lower_case": True, "input_encoding": "utf-8"},
+        config, vocab)
+    return str(folder)

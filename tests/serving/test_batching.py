@@ -63,6 +63,13 @@ def test_a_large_request_does_not_hold_up_a_small_one(gate, batcher):
     assert "s" in gate.batches[1] and [len(rows) for rows in gate.batches] == [1, 3, 3, 3]
 
 
+def test_a_long_row_counts_as_several(gate, batcher):
+    long = batcher.submit(["long" * 256, "a", "b"])
+    gate.open.set()
+    assert long.result(5)[1:] == ["aa", "bb"]
+    assert [len(rows) for rows in gate.batches] == [1, 1, 2]
+
+
 def test_a_bad_row_fails_its_own_request_alone(gate, batcher):
     bad, good = batcher.submit(["a", "bad", "b", "c", "d"]), batcher.submit(["e"])
     gate.open.set()
