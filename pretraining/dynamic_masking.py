@@ -55,16 +55,26 @@ def record_values(features):
     return dict(values, token_ids=(words & (records.WORD_START_BIT - 1)).tolist())
 
 
-def parse_batch(serialized, seed, options):
-    """Features of a batch of serialized dynamic records [B], masked; see mask_batch."""
+def parse_batch(serialized, seed, options, vocab_size=None):
+    """Features of a batch of serialized dynamic records [B], masked; see mask_batch.
+
+    A record out of bounds raises InvalidArgumentError; vocab_size: above all token ids, or None.
+    """
     single = tf.FixedLenFeature([], tf.int64)
     features = tf.parse_example(serialized, {
         "token_ids": tf.FixedLenFeature([], tf.string), "segment_b_start": single,
         "next_sentence_labels": single})
     token_ids, word_starts, lengths = unpack_tokens(features["token_ids"], options.seq_length)
-    masked = mask_batch(token_ids, word_starts, lengths,
-                        tf.cast(features["segment_b_start"], tf.int32), seed, options)
-    masked["next_sentence_labels"] = tf.cast(features["next_sentence_labels"], tf.int32)
+    firsts, labels = features["segment_b_start"], features["next_sentence_labels"]
+    within = (tf.equal(tf.strings.length(features["token_ids"]), 2 * lengths)
+              & tf.greater(lengths, 0) & tf.less_equal(lengths, options.seq_length)
+              & tf.less(tf.reduce_max(token_ids, 1), vocab_size or records.WORD_START_BIT)
+              & tf.greater_equal(firsts, 0) & tf.less(firsts, tf.cast(lengths, tf.int64))
+              & tf.greater_equal(labels, 0) & tf.less(labels, 2))  # [B]
+    with tf.control_dependencies([tf.Assert(tf.reduce_all(within), ["out of bounds"])]):
+        masked = mask_batch(token_ids, word_starts, lengths, tf.cast(firsts, tf.int32), seed,
+                            options)
+        masked["next_sentence_labels"] = tf.cast(labels, tf.int32)
     return masked
 
 

@@ -12,6 +12,7 @@ with the seed (seed, b).
 import collections
 import functools
 import json
+from math import isnan
 
 import tensorflow.compat.v1 as tf
 
@@ -23,6 +24,7 @@ SHUFFLE_BUFFER = 10000  # records; about 25 MB at length 512
 PARALLEL_FILES = 16
 ENDLESS = 2 ** 62
 MASKED_AT_ONCE = 32  # records of an evaluation
+PARSED_AT_ONCE = 16  # batches, at most
 BOUND_BY = dict.fromkeys(("input_ids", "masked_lm_ids", "token_ids"), "the config's vocab_size ")
 BOUND_BY["masked_lm_positions"] = "--max_seq_length "
 
@@ -111,9 +113,7 @@ def check_record(record, path, seq_length, max_predictions, vocab_size=None):
     if set(features) == set(dynamic_masking.FEATURES):
         check_dynamic(features, path, seq_length, vocab_size)
         return True
-    bounds = dict.fromkeys(("input_ids", "masked_lm_ids"), vocab_size or tf.int32.max)
-    bounds.update(dict.fromkeys(("input_mask", "segment_ids", "next_sentence_labels"), 2),
-                  masked_lm_positions=seq_length)
+    bounds = static_bounds(seq_length, vocab_size)
     for name, (length, dtype) in sorted(feature_lengths(seq_length, max_predictions).items()):
         if name not in features:
             raise UserError("{}: records have no feature {!r}; they have: {}".format(
@@ -123,13 +123,25 @@ def check_record(record, path, seq_length, max_predictions, vocab_size=None):
             flag = "max_predictions_per_seq" if "masked" in name else "max_seq_length"
             raise UserError("{}: records have {} of length {}, but --{} asks for {}".format(
                 path, name, len(values.value), flag, length))
-        if name in bounds:
-            check_values(path, name, values.value, bounds[name])
+        check_values(path, name, values.value, bounds.get(name, float("inf")))
+    if not any(features["masked_lm_weights"].float_list.value):
+        raise UserError("{}: masked_lm_weights are 0 everywhere: nothing is to be predicted".format(
+            path))
     return False
+
+
+def static_bounds(seq_length, vocab_size=None):
+    """Feature name -> what all its values are below; they are at least 0."""
+    bounds = dict.fromkeys(("input_ids", "masked_lm_ids"), vocab_size or tf.int32.max)
+    bounds.update(dict.fromkeys(("input_mask", "segment_ids", "next_sentence_labels"), 2))
+    return dict(bounds, masked_lm_positions=seq_length)
 
 
 def check_dynamic(features, path, seq_length, vocab_size=None):
     """check_record for the parsed features of a dynamic record."""
+    if sum(map(len, features["token_ids"].bytes_list.value)) % 2:
+        raise UserError("{}: token_ids are an odd number of bytes, must be two a token".format(
+            path))
     found = dynamic_masking.record_values(features)
     tokens = len(found["token_ids"])
     bounds = dict(token_ids=vocab_size or tf.int32.max, segment_b_start=tokens,
@@ -144,7 +156,7 @@ def check_dynamic(features, path, seq_length, vocab_size=None):
 
 def check_values(path, name, values, bound):
     """Raises UserError where a feature has a value that is negative or not below bound."""
-    for value in (min(values), max(values)):
+    for value in values if any(map(isnan, values)) else (min(values), max(values)):
         if not 0 <= value < bound:
             raise UserError("{}: {} holds {}, must be at least 0 and below {}{}".format(
                 path, name, value, BOUND_BY.get(name, ""), bound))
@@ -214,9 +226,13 @@ def without_corrupt(source, folder):
 
 def record_check(source, path):
     """function(record) that raises UserError for a record of a source's file that does not fit."""
-    return functools.partial(
-        check_record, path=path, seq_length=source.seq_length,
-        max_predictions=source.max_predictions, vocab_size=source.vocab_size)
+    def check(record):
+        dynamic = check_record(record, path, source.seq_length, source.max_predictions,
+                               source.vocab_size)
+        if dynamic != bool(source.masking):
+            raise UserError("{} holds masks in some records and none in others".format(path))
+
+    return check
 
 
 def find_damage(sources):
@@ -264,7 +280,7 @@ def training_dataset(source, batch_size, seed, first_record=0, worker=0, workers
         order = tf.data.Dataset.from_tensor_slices(files).shuffle(
             len(source.files), seed=seed + number, reshuffle_each_iteration=False)
         serialized = order.interleave(
-            lambda path: tf.data.TFRecordDataset(path, source.compression),
+            lambda path: file_records(path, source),
             cycle_length=min(len(source.files), PARALLEL_FILES), block_length=1)
         return serialized.shuffle(SHUFFLE_BUFFER, seed=seed + number,
                                   reshuffle_each_iteration=False)
@@ -274,6 +290,28 @@ def training_dataset(source, batch_size, seed, first_record=0, worker=0, workers
         serialized = serialized.shard(workers, worker)
     return parsed(serialized.batch(batch_size, drop_remainder=True), source, seed + worker,
                   first_record // workers // batch_size)
+
+
+def file_records(path, source):
+    """The serialized records of a file of source, a scalar tensor.
+
+    TensorFlow takes a file with a few bytes too many for whole, and ends the process where a record
+    says that it is longer than all memory. So the lengths are looked at first, once in a run.
+    """
+    if not source.compression and not any("://" in name for name in source.files):
+        path = tf.py_func(lambda name: whole_file(name), [path], tf.string)
+        path.set_shape([])
+    return tf.data.TFRecordDataset(path, source.compression)
+
+
+@functools.lru_cache(maxsize=None)
+def whole_file(path):
+    """The path of a file; raises ValueError where its records' lengths do not fill it."""
+    try:
+        record_files.count_frames(path)
+    except UserError as error:
+        raise ValueError(str(error)) from None
+    return path
 
 
 def evaluation_dataset(source, batch_size):
@@ -291,7 +329,8 @@ def evaluation_dataset(source, batch_size):
         value.set_shape([batch_size] + value.shape.as_list()[1:])
         return value
 
-    serialized = tf.data.TFRecordDataset(source.files, source.compression)
+    serialized = tf.data.Dataset.from_tensor_slices(source.files).flat_map(
+        lambda path: file_records(path, source))
     if not source.masking:
         return parsed(serialized.batch(batch_size), source).map(fill)
     rows = parsed(serialized.batch(MASKED_AT_ONCE), source).unbatch()
@@ -301,22 +340,48 @@ def evaluation_dataset(source, batch_size):
 def parsed(batches, source, seed=0, first_batch=0):
     """Parses serialized records a whole batch at a time, twice as fast as one by one.
 
-    Dynamic records get their masks by (seed, number of the batch).
+    Dynamic records get their masks by (seed, number of the batch). A batch with a record that does
+    not fit raises InvalidArgumentError; find_damage() says which one and why.
     """
+    def parse(number, batch):
+        if source.masking:
+            return dynamic_masking.parse_batch(
+                batch, tf.stack([tf.constant(seed, tf.int64), number]), source.masking,
+                source.vocab_size)
+        return parse_static(batch, source)
+
+    def parse_or_refuse(number, batch):
+        # What parse_example says of a damaged record holds its bytes, which are no text: Python
+        # fails to decode them, or crashes. Hence its errors end here, and refuse() speaks.
+        good = tf.data.Dataset.from_tensors((number, batch)).map(parse).apply(
+            tf.data.experimental.ignore_errors())
+        shapes, types = (tf.data.get_output_shapes(good), tf.data.get_output_types(good))
+
+        def refuse(zero):
+            with tf.control_dependencies([tf.Assert(False, ["a record does not fit"])]):
+                return {name: tf.zeros([size or zero for size in shape.as_list()], types[name])
+                        for name, shape in shapes.items()}
+
+        return good.concatenate(tf.data.Dataset.from_tensors(0).map(refuse)).take(1)
+
     threads = tf.data.experimental.AUTOTUNE
-    if source.masking:
-        return batches.enumerate(first_batch).map(
-            lambda number, batch: dynamic_masking.parse_batch(
-                batch, tf.stack([tf.constant(seed, tf.int64), number]), source.masking),
-            num_parallel_calls=threads).prefetch(threads)
+    return batches.enumerate(first_batch).interleave(
+        parse_or_refuse, cycle_length=PARSED_AT_ONCE, block_length=1,
+        num_parallel_calls=threads).prefetch(threads)
+
+
+def parse_static(batch, source):
+    """Features of a batch of serialized static records [B] that are all within bounds."""
     lengths = feature_lengths(source.seq_length, source.max_predictions)
-    spec = {name: tf.FixedLenFeature([length], dtype) for name, (length, dtype) in lengths.items()}
-
-    def parse(batch):
-        features = tf.parse_example(batch, spec)
-        features["next_sentence_labels"] = tf.reshape(
-            features["next_sentence_labels"], [-1])  # [B]
-        return {name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value
+    features = tf.parse_example(batch, {
+        name: tf.FixedLenFeature([length], dtype) for name, (length, dtype) in lengths.items()})
+    weights = features["masked_lm_weights"]  # [B, P]
+    within = [tf.reduce_all(tf.greater_equal(features[name], 0) & tf.less(features[name], bound))
+              for name, bound in sorted(static_bounds(source.seq_length,
+                                                      source.vocab_size).items())]
+    within += [tf.reduce_all(tf.greater_equal(weights, 0.0) & tf.math.is_finite(weights)),
+               tf.reduce_all(tf.greater(tf.reduce_max(weights, 1), 0.0))]
+    features["next_sentence_labels"] = tf.reshape(features["next_sentence_labels"], [-1])  # [B]
+    with tf.control_dependencies([tf.Assert(tf.reduce_all(within), ["out of bounds"])]):
+        return {name: tf.cast(value, tf.int32) if value.dtype == tf.int64 else tf.identity(value)
                 for name, value in features.items()}
-
-    return batches.map(parse, num_parallel_calls=threads).prefetch(threads)

@@ -283,6 +283,11 @@ def test_values_of_a_dynamic_record_are_checked(rows, tables, name, number, word
         feature.bytes_list.value[0] += np.array(number, "<u2").tobytes()
     else:
         feature.int64_list.value[0] = number
+    if name == "token_ids":
+        odd = tf.train.Example.FromString(sound[0])
+        odd.features.feature[name].bytes_list.value[0] += b"x"
+        with pytest.raises(UserError, match="odd number of bytes"):
+            reader.check_record(odd.SerializeToString(), "x", LENGTH, PREDICTIONS)
     with pytest.raises(UserError, match="x: " + words):
         reader.check_record(example.SerializeToString(), "x", LENGTH, PREDICTIONS,
                                        tables.size)

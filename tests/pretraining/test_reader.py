@@ -1,6 +1,8 @@
 """The order of the records: a function of seed and step, the same in both TensorFlow versions."""
 
+import contextlib
 import itertools
+import struct
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from helpers.toys import toy_tokens, write_text
 
 from cli import UserError
 from pretraining import reader
+from pretraining_data import records
 
 FILES, IN_A_FILE = 3, 7
 FIRST_TWELVE = [2, 3, 20, 16, 5, 17, 19, 9, 7, 18, 1, 15]  # with the default seed
@@ -128,3 +131,60 @@ def test_a_manifest_of_something_else_is_damaged(tmp_path, text):
     write_text(tmp_path / "tf_x.manifest.json", text)
     with pytest.raises(UserError, match="tf_x.manifest.json is damaged"):
         reader.peek([path], 16, 3)
+
+
+def changed_bytes(name, value):
+    """A toy record whose feature begins with another value."""
+    record = toy_record(np.random.RandomState(3))
+    record[name] = np.concatenate([[value], record[name][1:]]).astype(record[name].dtype)
+    return serialized(record)
+
+
+def without_targets():
+    record = toy_record(np.random.RandomState(3))
+    return serialized(dict(record, masked_lm_weights=np.zeros(3, np.float32)))
+
+
+def damaged_length():
+    length = struct.pack("<Q", 2 ** 62)
+    return length + struct.pack("<I", records.masked_crc(length)) + b"xx"
+
+
+BAD_RECORDS = {  # bytes behind the fourth record, and what is said of them
+    "2^40": (records.frame(changed_bytes("input_ids", 2 ** 40)), "input_ids holds 1099511627776"),
+    "wraps": (records.frame(changed_bytes("masked_lm_ids", 2 ** 32 + 5)), "masked_lm_ids holds"),
+    "segment": (records.frame(changed_bytes("segment_ids", 7)), "segment_ids holds 7"),
+    "mask": (records.frame(changed_bytes("input_mask", 5)), "input_mask holds 5"),
+    "place": (records.frame(changed_bytes("masked_lm_positions", 16)), "masked_lm_positions holds"),
+    "weight": (records.frame(changed_bytes("masked_lm_weights", -1000)), "weights holds -1000"),
+    "nan": (records.frame(changed_bytes("masked_lm_weights", np.nan)), "weights holds nan"),
+    "no weight": (records.frame(without_targets()), "masked_lm_weights are 0 everywhere"),
+    "empty": (records.frame(b""), "records have no feature"),
+    "no Example": (records.frame(b"\xff" * 40), "holds no tf.train.Example"),
+    "length": (damaged_length(), "cut off in it"), "appended": (b"abc", "cut off in it")}
+
+
+@pytest.mark.parametrize("kind", sorted(BAD_RECORDS))
+def test_a_later_record_that_does_not_fit_ends_the_reading_or_is_left_out(tmp_path, kind):
+    path, (damage, words) = write_toy_records(tmp_path / "x", 4), BAD_RECORDS[kind]
+    with open(path, "ab") as stream:
+        stream.write(damage)
+    source = reader.peek([path], 16, 3, vocab_size=VOCAB)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        rows_read(source)
+    where, number, reason = reader.find_damage([source])
+    assert (where, number) == (path, 4) and words in reason
+    assert rows_read(reader.without_corrupt(source, str(tmp_path / "intact"))) == 4
+
+
+def rows_read(source):
+    """How many rows an evaluation on the source reads."""
+    count = 0
+    with tf.Graph().as_default(), tf.Session() as session:
+        batches = tf.data.make_initializable_iterator(reader.evaluation_dataset(source, 1))
+        batch = batches.get_next()["input_ids"]
+        session.run(batches.initializer)
+        with contextlib.suppress(tf.errors.OutOfRangeError):
+            while True:
+                count += len(session.run(batch))
+    return count
