@@ -26,8 +26,13 @@ done
 twice="$(for file in "${files[@]}"; do output_of "$file"; done | sort | uniq -d | head -n 1)"
 [ -z "$twice" ] || fail "two of the files would both become $twice; rename one"
 
-for python in "${PYTHON:-}" "$root"/.venv-tf{1,2}/bin/python; do ! type -P "$python" >/dev/null || break; done
-type -P "$python" >/dev/null || fail "no Python environment here yet: run ./setup.sh first"
+python="${PYTHON:-}"
+if [ -n "$python" ]; then
+  type -P "$python" >/dev/null || fail "PYTHON=$python is no program"
+else
+  for python in "$root"/.venv-tf{1,2}/bin/python; do ! type -P "$python" >/dev/null || break; done
+  type -P "$python" >/dev/null || fail "no Python environment here yet: run ./setup.sh first"
+fi
 
 for file in "${files[@]}"; do
   "$python" "$root/create_pretraining_data.py" "${flags[@]}" \

@@ -106,18 +106,36 @@ def classifier_loss(config, num_labels, dropout, chosen):
 # --- the jobs ---------------------------------------------------------------------------------
 
 
+def known_labels(task, data_dir, input_encoding, description):
+    """The labels in order: of a model that knows them, else the task's, else the training file's.
+
+    description: what the model's folder says of itself, or None.
+    """
+    if description:
+        labels = tuple(description["labels"])
+        if task.labels and set(labels) != set(task.labels):
+            raise cli.UserError("--task_name={} has the labels {}, the model {}".format(
+                task.name, ", ".join(task.labels), ", ".join(labels)))
+        return labels
+    if task.labels:
+        return task.labels
+    if not data_dir:
+        raise cli.UserError("--data_dir is required: the labels of --task_name={} are those of its "
+                            "training file, where no model's folder names them".format(task.name))
+    return label_order(task, tasks.split_file(task, data_dir, "train", tf.io.gfile.exists),
+                       input_encoding)
+
+
 def prepare_classifier(settings, description):
     """(Data, fine_tuner.Run); raises UserError where files do not fit one another.
 
-    description: what output_dir says of itself, or None.
+    description: what the folder of the model says of itself, or None.
     """
     task = tasks.task_named(settings.task_name, settings.columns, settings.header)
     config, tokenizer = fine_tuner.config_and_tokenizer(
         settings.bert_config_file, settings.vocab_file, settings.do_lower_case,
         settings.max_seq_length)
-    labels = task.labels or (tuple(description["labels"]) if description else label_order(
-        task, tasks.split_file(task, settings.data_dir, "train", tf.io.gfile.exists),
-        settings.input_encoding))
+    labels = known_labels(task, settings.data_dir, settings.input_encoding, description)
     data = Data(task, settings.data_dir, labels, TextEncoder(tokenizer, settings.max_seq_length),
                 settings.input_encoding, os.path.join(settings.output_dir, "encoded"))
     return data, fine_tuner.Run(
@@ -133,8 +151,7 @@ def train_classifier(run, data):
     settings = run.settings
     techniques.check_ranges(settings)
     examples = encode(data, find_split(data, "train"))
-    watched = settings.save_best or settings.patience
-    dev = encode(data, find_split(data, "dev")) if watched else None
+    dev = encode(data, find_split(data, "dev")) if fine_tuner.watches(settings) else None
     chosen = techniques.techniques_of(settings, data.labels, np.bincount(
         EncodedRows(examples).targets, minlength=len(data.labels)))
     run.train(examples,
@@ -196,8 +213,8 @@ def main(flag_values):
     settings, description = fine_tuner.recall(
         cli.settings_of(flag_values), cli.given_flags(flag_values), predictor.Predictor.HEAD,
         REMEMBERED)
-    fine_tuner.check_fine_tuning_settings(settings)
-    if not 0 <= settings.classifier_dropout < 1:
+    fine_tuner.check_fine_tuning_settings(settings, cli.given_flags(flag_values))
+    if settings.do_train and not 0 <= settings.classifier_dropout < 1:
         raise cli.UserError("--classifier_dropout is {}, must be from 0 to below 1".format(
             settings.classifier_dropout))
     data, run = prepare_classifier(settings, description)

@@ -225,7 +225,7 @@ def main(flag_values):
                                     ReadingPredictor.HEAD, REMEMBERED)
     if settings.train_file and not settings.data_dir:
         settings.data_dir = os.path.dirname(settings.train_file) or "."
-    fine_tuner.check_fine_tuning_settings(settings)
+    fine_tuner.check_fine_tuning_settings(settings, cli.given_flags(flag_values))
     data, run = prepare_reader(settings)
     asked = {split: questions_in(data, split, need_answers=split != "predict")
              for split in ("dev", "test", "predict")}

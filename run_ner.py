@@ -276,10 +276,10 @@ def main(flag_values):
     settings, description = fine_tuner.recall(
         cli.settings_of(flag_values), cli.given_flags(flag_values), LabellingPredictor.HEAD,
         REMEMBERED)
-    fine_tuner.check_fine_tuning_settings(settings)
+    fine_tuner.check_fine_tuning_settings(settings, cli.given_flags(flag_values))
     data, sentences, run = prepare_tagger(settings, description)
     dev = tested = None
-    if settings.do_train and (settings.save_best or settings.patience):
+    if fine_tuner.watches(settings):
         dev, _ = read_tagged(find_tagged(data, "dev"), data.input_encoding, data.types)
     if settings.do_eval:
         tested, _ = read_tagged(find_tagged(data, settings.eval_split), data.input_encoding,

@@ -270,7 +270,7 @@ def starting_point(settings, config):
         chosen = former_run.named_checkpoint(settings, newest)
     checkpoints.require_folder(output_dir)
     if chosen:
-        checkpoints.plan_initialization(chosen, variables)
+        chosen = checkpoints.plan_initialization(chosen, variables).prefix
     else:
         checkpoints.check_resume(output_dir, variables, settings.do_train and
                                  optimization.OPTIMIZERS[settings.optimizer].slot_prefix)

@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 import modeling
-from cli import UserError, print_answers
+from cli import UserError, print_answers, sole_writer
 from fine_tuning import early_stopping, export, predictor
 from fine_tuning.examples import batches_per_epoch, example_batches
 from fine_tuning.report import write_report
@@ -67,6 +67,8 @@ def define_fine_tuning_flags(flag_values, measure, num_train_epochs, **shared):
 def recall(settings, given, head, remembered):
     """Completes settings by what output_dir says of itself; nothing is taken over for training.
 
+    Where it holds nothing, --init_checkpoint's folder is asked.
+
     Args:
       settings: of the flags.  given: names of the flags that were given.
       head: of the script, one of predictor.HEADS.
@@ -76,25 +78,73 @@ def recall(settings, given, head, remembered):
     Raises:
       UserError: output_dir holds a model with another head.
     """
-    description = predictor.read_description(settings.output_dir)
+    folder, description = settings.output_dir, predictor.read_description(settings.output_dir)
     if description and description["head"] != head:
         raise UserError("--output_dir {!r} holds a model with the head {!r}, this script has "
-                        "{!r}; take another folder".format(
-                            settings.output_dir, description["head"], head))
-    if description is None or settings.do_train:
+                        "{!r}; take another folder".format(folder, description["head"], head))
+    if settings.do_train:
+        return settings, None
+    if not description and settings.init_checkpoint and not checkpoints.newest_checkpoint(folder):
+        folder = settings.init_checkpoint
+        if not tf.io.gfile.isdir(folder):
+            folder = os.path.dirname(folder) or "."
+        description = predictor.read_description(folder)
+    if description is None or description["head"] != head:
         return settings, None
     known = {name: description[name] for name in remembered
              if name in description and name not in given}
     for name, file in (("vocab_file", predictor.VOCABULARY),
                        ("bert_config_file", predictor.CONFIG)):
         if not getattr(settings, name):
-            known[name] = os.path.join(settings.output_dir, file)
+            known[name] = os.path.join(folder, file)
     return argparse.Namespace(**dict(vars(settings), **known)), description
 
 
-def check_fine_tuning_settings(settings):
-    """Raises UserError for the first flag of every fine-tuning script that no run can have."""
-    run_settings.check_shared_settings(settings)
+def used_batch_sizes(settings):
+    """Those of run_settings.BATCH_SIZES that the job uses."""
+    uses = ((settings.do_train, "train_batch_size"),
+            (settings.do_eval or watches(settings), "eval_batch_size"),
+            (settings.do_predict or settings.do_export, "predict_batch_size"))
+    return [name for used, name in uses if used]
+
+
+def watches(settings):
+    """Whether a training is evaluated on the way."""
+    return settings.do_train and bool(settings.save_best or settings.patience)
+
+
+def flags_left_aside(settings):
+    """{why: names} of the flags that the job leaves aside, see run_settings.say_unused."""
+    used = used_batch_sizes(settings)
+    unused = {}
+    if not settings.do_train:
+        unused["nothing is trained"] = run_settings.TRAINING_FLAGS + (
+            "num_train_epochs", "warmup_proportion", "save_best", "patience", "classifier_dropout",
+            "crf_learning_rate", "layer_decay", "fgm_epsilon", "rdrop_weight", "label_smoothing",
+            "focal_gamma", "class_weights", "ema_decay")
+        if settings.do_export:  # the seed draws the words on which it is compared
+            unused["nothing is trained"] = tuple(
+                name for name in unused["nothing is trained"] if name != "random_seed")
+    if not settings.do_eval:
+        unused["nothing is evaluated"] = ("eval_split",) + (
+            () if "eval_batch_size" in used else ("eval_batch_size",))
+    if not settings.do_predict:
+        unused["nothing is predicted"] = ("predict_file", "cluener_submission") + (
+            () if "predict_batch_size" in used else ("predict_batch_size",))
+    if settings.use_tpu:
+        unused["a TPU is used"] = ("deterministic",)
+    else:
+        unused["--use_tpu is not set"] = run_settings.TPU_FLAGS
+    return unused
+
+
+def check_fine_tuning_settings(settings, given):
+    """Raises UserError for the first flag of every fine-tuning script that the job cannot have.
+
+    Of those given the log names the ones that it does not use.
+    """
+    run_settings.say_unused(given, flags_left_aside(settings))
+    run_settings.check_shared_settings(settings, used_batch_sizes(settings))
     if not (settings.do_train or settings.do_eval or settings.do_predict or settings.do_export):
         raise UserError("none of --do_train, --do_eval, --do_predict and --do_export is set: "
                         "nothing to do")
@@ -112,10 +162,9 @@ def check_fine_tuning_settings(settings):
     for name, fits, rule in (
             ("num_train_epochs", 0 < settings.num_train_epochs < float("inf"),
              "above 0 and finite"),
-            ("predict_batch_size", settings.predict_batch_size >= 1, "at least 1"),
             ("patience", settings.patience >= 0, "at least 0"),
             ("warmup_proportion", 0 <= settings.warmup_proportion < 1, "from 0 to below 1")):
-        if not fits:
+        if settings.do_train and not fits:
             raise UserError("--{} is {}, must be {}".format(name, getattr(settings, name), rule))
 
 
@@ -147,7 +196,44 @@ def training_of_epochs(settings, rows):
 # --- the work ---------------------------------------------------------------------------------
 
 
-def start_afresh_if_changed(engine, description, config, vocab_file, variables):
+def starting_plan(settings, variables, starts_afresh=False):
+    """The checkpoints.Plan of --init_checkpoint where the run uses it, else None.
+
+    It is used where output_dir holds no checkpoint, and, without training, where it names one of
+    output_dir's own. Training starts a head of other shapes, say for more labels, anew.
+
+    Args:
+      settings: of the flags.  variables: name -> shape of the model.
+      starts_afresh: whether what output_dir holds is about to be set aside.
+    """
+    newest = None if starts_afresh else checkpoints.newest_checkpoint(settings.output_dir)
+    path = settings.init_checkpoint
+    if not path or newest and not former_run.named_checkpoint(settings, newest):
+        return None
+    prefix = checkpoints.find_checkpoint(path)
+    shapes = checkpoints.shapes_in(prefix)
+    head = {name: shape for name, shape in variables.items() if not name.startswith("bert/")}
+    other = [name for name in sorted(head) if shapes.get(name, head[name]) != head[name]]
+    if not (settings.do_train and other):
+        return checkpoints.plan_initialization(path, variables)
+    tf.logging.info("a new head is started: %s of %s has the shape %s, this task's has %s",
+                    other[0], prefix, shapes[other[0]], head[other[0]])
+    plan = checkpoints.plan_initialization(path, {
+        name: shape for name, shape in variables.items() if name not in head})
+    return plan._replace(missing=sorted(plan.missing + list(head)))
+
+
+def checkpoint_in_use(engine, do_train):
+    """The checkpoint to evaluate, predict and export: see starting_plan, else the best or newest.
+
+    engine: run_settings.Engine, whose plan is starting_plan's.
+    """
+    if engine.plan and not do_train:
+        return engine.plan.prefix
+    return predictor.chosen_checkpoint(engine.output_dir)
+
+
+def start_afresh_if_changed(engine, description, config, settings, variables):
     """Moves a model of other data or another config out of the way, so that none of it is used.
 
     Afterwards output_dir describes itself.
@@ -155,30 +241,39 @@ def start_afresh_if_changed(engine, description, config, vocab_file, variables):
     Args:
       engine: run_settings.Engine.
       description: see predictor.write_description; its made_from says what the model comes from.
-      config: AlbertConfig.  vocab_file: path.
+      config: AlbertConfig.  settings: of the flags.
       variables: name -> shape of what is trained.
+    Returns:
+      the engine, with the plan to start from.
     """
     output_dir = engine.output_dir
     former = predictor.read_description(output_dir)
     if former and former.get("made_from") != description["made_from"]:
-        if engine.plan and engine.plan.prefix.startswith(os.path.join(output_dir, "")):
+        plan = starting_plan(settings, variables, starts_afresh=True)
+        if plan and os.path.realpath(plan.prefix).startswith(
+                os.path.join(os.path.realpath(output_dir), "")):
             raise UserError("--output_dir {!r} was made from other data or settings and holds "
                             "--init_checkpoint; take another folder".format(output_dir))
         tf.logging.warning(
             "%s was made from other data, lengths or another config: its model is moved to %s, "
             "training starts again", output_dir, predictor.set_aside(output_dir))
+        engine = engine._replace(plan=plan)
     checkpoints.check_resume(output_dir, variables, "adam")
-    predictor.write_description(output_dir, description, config, vocab_file)
+    former_run.say_changed_flags(output_dir, settings)
+    predictor.write_description(output_dir, description, config, settings.vocab_file)
+    return engine
 
 
-def check_trained(engine, variables, head, init_checkpoint):
+def check_trained(engine, config, variables, head, init_checkpoint):
     """Raises UserError unless output_dir or --init_checkpoint is fine-tuned for this head.
 
     Args:
-      engine: run_settings.Engine.  variables: name -> shape of the model.
+      engine: run_settings.Engine.  config: AlbertConfig.
+      variables: name -> shape of the model.
       head: what the weights are of, for messages.  init_checkpoint: the flag.
     """
-    if checkpoints.newest_checkpoint(engine.output_dir):
+    former_run.require_same_model(engine.output_dir, config)
+    if engine.plan is None and checkpoints.newest_checkpoint(engine.output_dir):
         checkpoints.check_resume(engine.output_dir, variables)
     elif engine.plan is None:
         raise UserError("--output_dir {!r} holds no checkpoint and there is no "
@@ -260,7 +355,7 @@ def watched_training(settings, training, rows, evaluate, names, report_text):
       names: of the report's figures to keep, the one to go by first.
       report_text: function(report) -> str.
     """
-    if not (settings.save_best or settings.patience):
+    if not watches(settings):
         return None
     output_dir = settings.output_dir
     every = min(settings.save_checkpoints_steps,
@@ -300,20 +395,17 @@ class Run(object):
         """Raises UserError where --init_checkpoint does not fit the model."""
         self.settings, self.kind, self.config, self.variables = settings, kind, config, variables
         self.description = dict(description, head=kind.HEAD)
-        self.engine = run_settings.engine_of(
-            settings, settings.init_checkpoint and checkpoints.plan_initialization(
-                settings.init_checkpoint, variables))
+        self.engine = run_settings.engine_of(settings, starting_plan(settings, variables))
 
     def load(self, batch_flag, checkpoint=None):
         """The run's model.
 
         Args:
           batch_flag: name of the flag that says the rows of a step.
-          checkpoint: default: the best or newest of output_dir, else --init_checkpoint.
+          checkpoint: default: see checkpoint_in_use.
         """
         settings, engine = self.settings, self.engine
-        checkpoint = (checkpoint or predictor.chosen_checkpoint(engine.output_dir)
-                      or engine.plan.prefix)
+        checkpoint = checkpoint or checkpoint_in_use(engine, settings.do_train)
         return self.kind(
             predictor.ModelFiles(self.description, self.config, settings.vocab_file, checkpoint),
             getattr(settings, batch_flag),
@@ -332,12 +424,12 @@ class Run(object):
           report_text: function(report) -> str.
           made_from: dict, what makes it another model beside the examples and the config.
         """
-        settings, engine = self.settings, self.engine
+        settings = self.settings
         description = dict(self.description, save_best=settings.save_best, made_from=dict(
             made_from or {}, examples=os.path.basename(examples.path),
             config=self.config.to_json()))
-        start_afresh_if_changed(engine, description, self.config, settings.vocab_file,
-                                self.variables)
+        engine = start_afresh_if_changed(self.engine, description, self.config, settings,
+                                         self.variables)
         former_run.write_settings(engine.output_dir, self.config, settings)
         training = training_of_epochs(settings, examples.rows)
 
@@ -366,9 +458,10 @@ class Run(object):
         checkpoints.require_folder(settings.output_dir)
         with failures.explained(settings.output_dir):
             if settings.do_train:
-                train()
+                with sole_writer(settings.output_dir, "output_dir"):
+                    train()
             else:
-                check_trained(self.engine, self.variables, self.kind.HEAD,
+                check_trained(self.engine, self.config, self.variables, self.kind.HEAD,
                               settings.init_checkpoint)
             if settings.do_eval:
                 self._evaluate(report_on, report_text)

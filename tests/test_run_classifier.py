@@ -16,7 +16,7 @@ from helpers.toys import ROOT, TOY_CONFIG, pair_rows, toy_tokens, write_text
 
 import modeling
 import run_classifier
-from cli import UserError
+from cli import UserError, sole_writer
 from fine_tuning import predictor
 
 
@@ -295,7 +295,7 @@ def test_export_without_data_compares_on_random_words(tmp_path, toy_vocab, toy_c
     (dict(vocab_file=None), "--vocab_file is required"),
     (dict(num_train_epochs=0), "--num_train_epochs is 0.0, must be above 0"),
     (dict(num_train_epochs="inf"), "--num_train_epochs is inf, must be above 0 and finite"),
-    (dict(use_tpu=True, master="x", predict_batch_size=9), "--predict_batch_size is 9.*cores=8"),
+    (dict(use_tpu=True, master="x", train_batch_size=9), "--train_batch_size is 9.*cores=8"),
     (dict(init_checkpoint="/nowhere/model.ckpt"), "no checkpoint '/nowhere/model.ckpt'"),
     (dict(input_encoding="latin9x"), "--input_encoding"),
 ])
@@ -332,9 +332,109 @@ def test_models_that_are_not_fine_tuned_fail_clearly(tmp_path, data, call, small
         call(tmp_path / "out", "--do_eval", data_dir=data, init_checkpoint=bare)
 
 
+# --- what is used, and what is not ------------------------------------------------------------
+
+
+def test_a_checkpoint_of_the_folder_that_is_named_is_the_one_used(trained):
+    with io.open(os.path.join(trained, "evaluations.tsv"), encoding="utf-8") as stream:
+        accuracy = {line.split("\t")[0]: float(line.split("\t")[3]) for line in stream
+                    if line[0].isdigit()}
+    assert len(set(accuracy.values())) == 3
+    for name in ("model.ckpt-40", "model.ckpt-80.index"):
+        run_script(run_classifier, "--output_dir=" + trained, "--do_eval",
+                   "--init_checkpoint=" + os.path.join(trained, name))
+        step = name.split("-")[1].split(".")[0]
+        assert abs(results(trained)["loss"] - accuracy[step]) < 1e-6
+
+
+def test_what_the_job_does_not_use_is_said_and_not_checked(copied, caplog):
+    run_script(run_classifier, "--output_dir=" + copied, "--do_eval", "--num_train_epochs=0",
+               "--init_checkpoint=/nowhere/model.ckpt", "--train_batch_size=0", "--tpu_zone=x",
+               "--predict_file=y", "--eval_batch_size=7")
+    assert results(copied)["examples"] == 13
+    for line in ("--init_checkpoint=/nowhere/model.ckpt is not used: --output_dir holds",
+                 "not used, as nothing is trained: --train_batch_size, --num_train_epochs",
+                 "not used, as nothing is predicted: --predict_file",
+                 "not used, as --use_tpu is not set: --tpu_zone"):
+        assert line in caplog.text
+    assert "--eval_batch_size" not in caplog.text
+
+
+def test_an_initial_checkpoint_answers_a_pipe_and_is_exported_without_further_flags(
+        tmp_path, toy_vocab, small_config, monkeypatch, capsys):
+    initial = write_classifier(tmp_path, toy_vocab, small_config, labels=("b", "a", "c"),
+                               task="tsv", pair=False, columns="text_a")
+    flags = ["--output_dir=%s" % (tmp_path / "out"),
+             "--init_checkpoint=" + predictor.chosen_checkpoint(initial)]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("天气\n".encode("utf-8"))))
+    run_script(run_classifier, "--do_predict", "--predict_file=-", *flags)
+    found = capsys.readouterr().out.rstrip("\n").split("\t")
+    expected, = predictor.Predictor(initial).predict(["天气"])
+    assert found[1] == ("b", "a", "c")[expected.argmax()]
+    assert np.abs(np.array(found[3:], np.float64) - expected).max() < 1e-6
+    run_script(run_classifier, "--do_export", *flags)
+    assert "saved_model: on 200 rows the probabilities differ" in capsys.readouterr().out
+    served = predictor.Predictor(str(tmp_path / "out" / "saved_model"))
+    assert served.labels == ["b", "a", "c"]
+
+
+def test_labels_that_nothing_names_are_asked_for(tmp_path, call, toy_vocab, small_config):
+    initial = predictor.chosen_checkpoint(write_classifier(tmp_path, toy_vocab, small_config))
+    os.remove(os.path.join(os.path.dirname(initial), "classifier.json"))
+    with pytest.raises(UserError, match="--data_dir is required: the labels of --task_name=tsv"):
+        call(tmp_path / "out", "--do_predict", task_name="tsv", columns="text_a",
+             predict_file="-", init_checkpoint=initial)
+
+
+def test_a_models_own_labels_go_before_the_tasks(tmp_path, data, call, toy_vocab, small_config):
+    swapped = write_classifier(tmp_path / "swapped", toy_vocab, small_config, labels=("1", "0"))
+    other = write_classifier(tmp_path / "other", toy_vocab, small_config, labels=("no", "yes"))
+    call(tmp_path / "out", "--do_eval", data_dir=data, init_checkpoint=swapped)
+    assert results(tmp_path / "out")["labels"] == ["1", "0"]
+    with pytest.raises(UserError, match="lcqmc_pair has the labels 0, 1, the model no, yes"):
+        call(tmp_path / "out", "--do_eval", data_dir=data, init_checkpoint=other)
+
+
+def test_a_model_is_not_evaluated_by_another_config(copied, data, call, small_config, tmp_path):
+    with io.open(small_config, encoding="utf-8") as stream:
+        changed = dict(json.load(stream), hidden_act="relu")
+    path = write_text(tmp_path / "relu.json", json.dumps(changed))
+    with pytest.raises(UserError, match="a model whose hidden_act is 'gelu', in .* 'relu'"):
+        call(copied, "--do_eval", data_dir=data, bert_config_file=path)
+
+
+def test_a_second_training_in_the_folder_is_refused_and_an_evaluation_is_not(copied, data, call):
+    with sole_writer(copied, "output_dir"):
+        with pytest.raises(UserError, match="is being written by another run, process"):
+            call(copied, "--do_train", data_dir=data)
+        call(copied, "--do_eval", data_dir=data)
+
+
+def test_changed_data_start_from_the_initial_checkpoint_again(
+        tmp_path, call, toy_vocab, small_config, caplog):
+    initial = write_classifier(tmp_path / "initial", toy_vocab, small_config)
+    for count in (8, 9):
+        caplog.clear()
+        call(tmp_path / "out", "--do_train", init_checkpoint=initial,
+             data_dir=write_data(tmp_path, train=count))
+        assert "variables from " + predictor.chosen_checkpoint(initial) in caplog.text
+    assert "is moved to" in caplog.text
+
+
+def test_training_starts_a_head_for_another_number_of_labels_anew(
+        tmp_path, data, call, toy_vocab, small_config, caplog):
+    three = write_classifier(tmp_path, toy_vocab, small_config, labels=("a", "b", "c"))
+    call(tmp_path / "out", "--do_train", data_dir=data, init_checkpoint=three)
+    assert "a new head is started: output_bias of %s" % predictor.chosen_checkpoint(
+        three) in caplog.text
+    assert "has the shape [3], this task's has [2]" in caplog.text
+    assert "new, not in the checkpoint: output_bias, output_weights" in caplog.text
+
+
 def test_another_number_of_labels_in_the_checkpoint_fails_clearly(
         tmp_path, data, call, toy_vocab, small_config):
     three = write_classifier(tmp_path, toy_vocab, small_config, labels=("a", "b", "c"))
+    os.remove(os.path.join(three, "classifier.json"))
     with pytest.raises(UserError, match=r"output_bias has shape \[3\] there and \[2\]"):
         call(tmp_path / "out", "--do_eval", data_dir=data,
              init_checkpoint=predictor.chosen_checkpoint(three))

@@ -299,6 +299,12 @@ def test_one_record_file_for_each_text_and_flags_go_on(place):
         assert call.index("--max_seq_length=64") > call.index("--max_seq_length=512")
 
 
+def test_a_python_that_is_named_and_not_there_is_not_replaced_by_another(place):
+    code, made, error = calls(place, PYTHON="/nowhere/python3")
+    assert (code, made) == (1, [])
+    assert error == "create_pretrain_data.sh: PYTHON=/nowhere/python3 is no program\n"
+
+
 def test_bad_files_fail_before_any_work(place):
     write_text(place / "a.txt", "一。\n")
     write_text(place / "a.md", "一。\n")

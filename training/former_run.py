@@ -16,7 +16,8 @@ CONFIG, FLAGS_GIVEN = "albert_config.json", "flags.json"
 FREE_KEYS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range",
              "initialization")  # of a config: those that change the training, not the model
 TOLD_FLAGS = ("train_batch_size", "learning_rate", "random_seed", "input_file", "data_dir",
-              "max_seq_length", "num_train_steps", "num_warmup_steps", "num_train_epochs")
+              "max_seq_length", "num_train_steps", "num_warmup_steps", "num_train_epochs",
+              "warmup_proportion", "classifier_dropout")
 
 
 def write_settings(output_dir, config, settings):
@@ -80,13 +81,13 @@ def say_changed_flags(output_dir, settings):
 
 
 def named_checkpoint(settings, newest):
-    """The checkpoint of output_dir that --init_checkpoint names for an evaluation, else None.
+    """What --init_checkpoint names within output_dir, say in its best/, where nothing is trained.
 
     Where the folder holds a checkpoint, newest, any other use of the flag is left aside and logged.
     """
     prefix = checkpoints.FILE_SUFFIX.sub("", settings.init_checkpoint)
     folder = os.path.realpath(settings.output_dir)
-    if os.path.realpath(os.path.dirname(prefix)) == folder and not settings.do_train:
+    if os.path.realpath(prefix).startswith(os.path.join(folder, "")) and not settings.do_train:
         return prefix
     if folder != os.path.realpath(prefix) and os.path.realpath(newest) != os.path.realpath(prefix):
         tf.logging.info("--init_checkpoint=%s is not used: --output_dir holds %s", prefix, newest)

@@ -76,16 +76,21 @@ def only_checkpoint(folder, flag_name):
     return found[0]
 
 
+def shapes_in(prefix):
+    """Name -> shape of a checkpoint's variables; none where it is damaged, see check_resume."""
+    try:
+        return {name: list(shape) for name, shape in tf.train.list_variables(prefix)}
+    except (tf.errors.OpError, ValueError, RuntimeError):
+        return {}
+
+
 def optimizer_of(output_dir, slot_prefixes):
     """Which optimizer has made the folder's newest checkpoint, or None.
 
     slot_prefixes: {optimizer: how the names of its moments begin}.
     """
     prefix = newest_checkpoint(output_dir)
-    try:
-        names = [name for name, _ in tf.train.list_variables(prefix)] if prefix else []
-    except (tf.errors.OpError, ValueError, RuntimeError):  # damaged, which check_resume reports
-        names = []
+    names = shapes_in(prefix) if prefix else ()
     return next((optimizer for optimizer, slot in sorted(slot_prefixes.items())
                  if any(name.endswith("/{}_m".format(slot)) for name in names)), None)
 
