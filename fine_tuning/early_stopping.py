@@ -30,17 +30,25 @@ class Evaluations(object):
             self.lines = [(int(step),) + tuple(map(float, figures)) for step, *figures in cells
                           if int(step) <= start_step]
 
-    def add(self, step, report):
-        """Notes an evaluation in the file and the log; returns whether it is the best so far."""
+    def lacks(self, step):
+        """Whether this step has not been evaluated."""
+        return all(line[0] != step for line in self.lines)
+
+    def add(self, step, report, keep_best):
+        """Notes an evaluation in the file and the log; one that is the best so far is kept first.
+
+        Whoever is killed in between finds no line, and evaluates again.
+        """
         figures = tuple(report[name] for name in self.names)
         is_best = all(figures[0] > line[1] for line in self.lines)
+        if is_best:
+            keep_best(report)
         self.lines.append((step,) + figures)
         write_whole(self.path, "\t".join(("step",) + self.names) + "\n" + "".join(
             "\t".join(map(repr, line)) + "\n" for line in self.lines))
         tf.logging.info("step %d: on dev %s%s", step, ", ".join(
             "%s %.4f" % pair for pair in zip(self.names, figures)),
             ", the best so far" if is_best else "")
-        return is_best
 
     def without_gain(self):
         """Number of evaluations since the best one."""
@@ -51,6 +59,8 @@ class Evaluations(object):
 def train_in_parts(train_to, evaluate, evaluations, start, stop, every, patience, keep_best):
     """Trains from step `start` to `stop`, evaluating on the way.
 
+    A run that was killed before it had evaluated its last checkpoint does that first.
+
     Args:
       train_to: function(step), trains up to that step and saves a checkpoint.
       evaluate: function() -> report of the newest checkpoint on the dev file.
@@ -60,6 +70,8 @@ def train_in_parts(train_to, evaluate, evaluations, start, stop, every, patience
       keep_best: function(report), called for each best one.
     """
     step = start
+    if start and (start % every == 0 or start >= stop) and evaluations.lacks(start):
+        evaluations.add(start, evaluate(), keep_best)
     while step < stop:
         if patience and evaluations.without_gain() >= patience:
             tf.logging.info("stopped early at step %d of %d: %d evaluations without a better %s "
@@ -68,6 +80,4 @@ def train_in_parts(train_to, evaluate, evaluations, start, stop, every, patience
             break
         step = min(stop, (step // every + 1) * every)
         train_to(step)
-        report = evaluate()
-        if evaluations.add(step, report):
-            keep_best(report)
+        evaluations.add(step, evaluate(), keep_best)

@@ -321,8 +321,8 @@ def fine_tune(engine, training, examples, model_fn, max_seq_length, pad_to_max_l
     start, stop = checkpoints.step_of(engine.output_dir), training.num_train_steps
     if start >= stop:
         tf.logging.info("nothing to train: %s is at step %d of %d", engine.output_dir, start, stop)
-        return
-    tf.logging.info("training from step %d to %d", start, stop)
+    else:
+        tf.logging.info("training from step %d to %d", start, stop)
     trainer = estimator.make_estimator(model_fn, engine)
 
     def train_to(step):
@@ -342,7 +342,7 @@ def fine_tune(engine, training, examples, model_fn, max_seq_length, pad_to_max_l
 
     if watch:
         watch(train_to, start)
-    else:
+    elif start < stop:
         train_to(stop)
 
 

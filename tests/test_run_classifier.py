@@ -153,6 +153,36 @@ def test_tiny_data_train_one_step_and_changed_data_put_the_old_model_aside(
     assert "dev.txt (utf-8): 13 rows" in caplog.text and "13 cut to 5 tokens" in caplog.text
 
 
+@pytest.mark.parametrize("epochs", [1, 2], ids=["at the last step", "on the way"])
+def test_a_run_killed_in_an_evaluation_evaluates_that_checkpoint_when_resumed(
+        tmp_path, data, call, monkeypatch, epochs):
+    def train():
+        call(tmp_path, "--do_train", "--save_best", data_dir=data, num_train_epochs=epochs)
+
+    with monkeypatch.context() as killed:
+        killed.setattr(run_classifier, "score", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train()
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-6")
+    assert not os.path.exists(str(tmp_path / "best"))
+    train()
+    with io.open(str(tmp_path / "evaluations.tsv"), encoding="utf-8") as stream:
+        steps = [line.split("\t")[0] for line in stream.read().splitlines()[1:]]
+    assert steps == ["6", "12"][:epochs]
+    assert tf.train.latest_checkpoint(str(tmp_path / "best"))
+
+
+def test_the_folders_own_vocabulary_serves_a_run_with_changed_data(tmp_path, call, caplog):
+    output = tmp_path / "out"
+    call(output, "--do_train", data_dir=write_data(tmp_path, train=3))
+    own = str(output / "vocab.txt")
+    call(output, "--do_train", data_dir=write_data(tmp_path, train=4), vocab_file=own)
+    assert "is moved to" in caplog.text and tf.train.latest_checkpoint(str(output))
+    with io.open(own, "rb") as kept, io.open(
+            str(output / "replaced-1" / "vocab.txt"), "rb") as moved:
+        assert kept.read() == moved.read() != b""
+
+
 # --- evaluation and prediction ----------------------------------------------------------------
 
 
