@@ -70,7 +70,7 @@ def define_flags(flag_values):
 def files_of(settings, task):
     """split -> path of the data file, None where no job needs it; UserError if one is missing."""
     asked = {"train": settings.do_train,
-             "dev": settings.do_train and (settings.save_best or settings.patience)
+             "dev": fine_tuner.watches(settings)
              or settings.do_eval and settings.eval_split == "dev",
              "test": settings.do_eval and settings.eval_split == "test",
              "predict": settings.do_predict and settings.predict_file != "-"}
