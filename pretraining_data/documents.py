@@ -2,6 +2,8 @@
 
 In: UTF-8 text (or --input_encoding), one sentence a line, a blank line between documents; plain,
 .gz or .xz.  Out: for each shard the documents that a seeded hash gives it.  No TensorFlow.
+A line is blank where all of it is white space, U+3000 and U+00A0 too; zero-width characters are
+none.
 
 A cheap first pass cuts the files into spans of 8 MB, checks that each line decodes, and notes where
 documents begin. Its result is one small file for each span, ordered by shard, so that memory
@@ -23,7 +25,6 @@ from pretraining_data import workers
 
 SPAN_BYTES = 8 << 20
 MAX_DOCUMENT_BYTES = 1 << 20  # a longer document goes in parts, so that memory stays bounded
-BLANK = b" \t\r\n"
 
 # One document, or a part of a very long one. file: its file's number; offset: of its first byte.
 Document = collections.namedtuple("Document", "file offset text")
@@ -114,34 +115,32 @@ def shard_of(seed, files, offsets, num_shards):
     return (document_hash(seed, files, offsets) >> np.uint64(11)).astype(np.int64) % num_shards
 
 
-def find_boundary(stream, size, offset):
+def find_boundary(stream, size, offset, encoding):
     """The first document start at or after offset, as every neighbour of a cut there finds it.
 
     Within a document of more than MAX_DOCUMENT_BYTES it is the first line start instead.
     """
     if offset == 0 or offset >= size:
         return min(offset, size)
-    stream.seek(max(0, offset - 4096))
-    before = stream.read(min(offset, 4096))
-    position = offset - len(before) + len(before.rstrip(BLANK))
-    stream.seek(position)
-    lines = list(_lines_until_document(stream, position, offset))
+    stream.seek(max(0, offset - 4096))  # before the blank lines that may stand before the start
+    lines = list(_lines_until_document(stream, offset, encoding))
     return lines[-1][0] if lines[-1][1] else lines[0][0]
 
 
-def _lines_until_document(stream, position, offset):
-    """Yields (start, whether a blank line stands before) of the lines up to a document's start."""
-    at_start, after_blank = False, False
+def _lines_until_document(stream, offset, encoding):
+    """Yields (start, whether a blank line stands before) of the lines from offset to a document."""
+    position = stream.tell()
+    at_start, after_blank = position == 0, False
     while True:
         line = stream.readline(MAX_DOCUMENT_BYTES)
-        blank = at_start and not line.strip(BLANK)
-        if at_start and not (blank and line):
-            yield position, after_blank or not line
-            if after_blank or not line or position > offset + MAX_DOCUMENT_BYTES:
-                return
-        elif not line:
+        blank = at_start and line.decode(encoding, "replace").isspace()
+        if not line:
             yield position, True
             return
+        if at_start and not blank and position >= offset:
+            yield position, after_blank
+            if after_blank or position > offset + MAX_DOCUMENT_BYTES:
+                return
         after_blank = blank
         position += len(line)
         at_start = line.endswith(b"\n")
@@ -158,8 +157,8 @@ def scan_documents(stream, piece, encoding, name):
     Raises:
       UserError: a line does not decode: file, line, byte and the flag.
     """
-    stop = find_boundary(stream, piece.size, piece.end)
-    position = find_boundary(stream, piece.size, piece.begin)
+    stop = find_boundary(stream, piece.size, piece.end, encoding)
+    position = find_boundary(stream, piece.size, piece.begin, encoding)
     stream.seek(position)
     start, crc, at_line_start = position, 0, True
     while position < stop:
@@ -167,12 +166,12 @@ def scan_documents(stream, piece, encoding, name):
         if not line.endswith(b"\n"):
             line = _whole_characters(line, encoding)
             stream.seek(position + len(line))
-        blank = at_line_start and not line.strip(BLANK)
+        text = _decoded(stream, line, encoding, name, position)
+        blank = at_line_start and text.isspace()
         if position > start and (blank or position + len(line) - start > MAX_DOCUMENT_BYTES):
             yield start, position - start, crc
             start, crc = position, 0
         if not blank:
-            _check_line(stream, line, encoding, name, position)
             crc = google_crc32c.extend(crc, line)
         position += len(line)
         if blank:
@@ -193,9 +192,9 @@ def _whole_characters(line, encoding):
     return line
 
 
-def _check_line(stream, line, encoding, name, position):
+def _decoded(stream, line, encoding, name, position):
     try:
-        line.decode(encoding)
+        return line.decode(encoding)
     except UnicodeDecodeError as error:
         stream.seek(0)
         number, left = 1, position

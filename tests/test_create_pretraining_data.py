@@ -206,7 +206,7 @@ def test_gbk_fails_clearly_and_is_read_with_the_flag(toy_vocab, tmp_path):
 
 
 def test_odd_lines_do_not_split_a_document(toy_vocab, tmp_path, caplog):
-    odd = ["\u200b\u200d", "\u3000\u3000", "\x00", "天气\ufeff预报\x00说", "　　新的桥　　"]
+    odd = ["\u200b\u200d", "\u200b\u3000", "\x00", "天气\ufeff预报\x00说", "　　新的桥　　"]
     text = write_text(tmp_path / "a.txt", "渔港很热闹。\n" + "\n".join(odd) + "\n老师让大家。")
     found = examples(create(toy_vocab, text, tmp_path / "tf.tfrecord", short_seq_prob=0))
     wanted = sum(segmented_sentences(toy_vocab, ["渔港很热闹。天气预报说新的桥老师让大家。"]), [])

@@ -11,7 +11,6 @@ from helpers.toys import write_text
 
 import cli
 from pretraining_data.documents import (
-    BLANK,
     Indexer,
     check_encoding,
     check_files,
@@ -27,9 +26,9 @@ from pretraining_data.documents import (
 def read_plainly(data, encoding="utf-8"):
     """[text] of the documents of bytes: the plain definition, line by line."""
     documents, lines = [], []
-    for line in data.split(b"\n"):
-        if line.strip(BLANK):
-            lines.append(line.decode(encoding))
+    for line in data.decode(encoding).split("\n"):
+        if line.strip():
+            lines.append(line)
         elif lines:
             documents.append("\n".join(lines))
             lines = []
@@ -47,7 +46,7 @@ def indexed(tmp_path, paths, span_bytes, num_shards=1, encoding="utf-8", seed=1)
 
 
 PARTS = ["渔港很热闹。", "abc", "\n", "\n\n", " \n", "\t\r\n", "\r\n", "　", "\u200b\n", "\n \n",
-         "  字"]
+         "  字", "　\n", "\u00a0 \n"]
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -63,6 +62,20 @@ def test_documents_are_the_same_wherever_a_file_is_cut(tmp_path, seed):
                      for pieces in make_spans([str(path)], span_bytes) for piece in pieces
                      for offset, size, _ in scan_documents(stream, piece, "utf-8", "a")]
         assert found == wanted, span_bytes
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "gb18030"])
+@pytest.mark.parametrize("line, separates", [
+    ("\u3000", True), ("\u00a0\u3000 ", True), ("\u2003\t\r", True), ("\u2028", True),
+    ("\f", True), ("\u200b", False), ("\ufeff", False), ("\u200d\u3000", False)])
+def test_a_line_that_looks_blank_separates_documents(tmp_path, line, separates, encoding):
+    parts = ["第一句。\n第二句。", "第三句。\n第四句。"]
+    path = tmp_path / "a.txt"
+    path.write_bytes((parts[0] + "\n" + line + "\n" + parts[1] + "\n").encode(encoding))
+    for span_bytes in (1, 10, 1000):
+        (documents,) = indexed(tmp_path, [str(path)], span_bytes, encoding=encoding)
+        assert [document.text.rstrip("\n") for document in documents] == (
+            parts if separates else ["\n".join([parts[0], line, parts[1]])])
 
 
 def test_a_file_end_is_a_document_end(tmp_path):
