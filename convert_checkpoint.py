@@ -23,13 +23,17 @@ import cli
 import modeling
 import tokenization
 from cli import UserError
-from fine_tuning import predictor
+from fine_tuning import predictor, reading_predictor, tag_schemes
 from weights import checkpoints, formats, huggingface, layouts, verification
 from weights.folders import only_file
 
 CHECKPOINT_NAMES = {"google": "model.ckpt-best", "bert": "bert_model.ckpt"}  # else model.ckpt
-CLASSIFIER = "classifier"
-DEFAULT_LENGTH = 128  # of a classifier that does not say for how many tokens it is
+# What the folder of a fine-tuned model says where its source does not: head -> key -> value.
+UNSAID = {
+    "classifier": {"task_name": None, "columns": None, "pair": None, "max_seq_length": 128},
+    "labelling": {"task_name": "bio", "crf": False, "max_seq_length": 128},
+    "reading": dict(reading_predictor.OF_WINDOWS, task_name="own", dev_file=None,
+                    **reading_predictor.OF_ANSWERS)}
 # Keys of Google's config files that say nothing here.
 CONSTANT_KEYS = {"net_structure_type": 0, "gap_size": 0, "num_memory_blocks": 0,
                  "down_scale_factor": 1}
@@ -45,13 +49,14 @@ def define_flags(flag_values):
                       flag_values=flag_values)
     string("bert_config_file", None, "Model config. Default: the one beside the checkpoint.")
     string("vocab_file", None, "Vocabulary. Default: the one beside the checkpoint.")
-    string("labels", None, "Label names of a classifier, by commas. Default: what the folder "
-           "says, else LABEL_0, LABEL_1 ...")
+    string("labels", None, "Label names of a classifier or tags of a labelling model, by commas. "
+           "Default: what the folder says, else LABEL_0, LABEL_1 ...")
     flags.DEFINE_bool("do_lower_case", None, "Whether the tokenizer lower-cases, for the Hugging "
                       "Face folder. Default: what the folder says, else True.",
                       flag_values=flag_values)
-    flags.DEFINE_multi_enum("drop_heads", [], sorted(formats.HEADS), "A head to leave out; may be "
-                            "given several times. Default: none, every head is kept.",
+    flags.DEFINE_multi_enum("drop_heads", [], sorted(formats.PARTS), "A head, or the CRF of one, "
+                            "to leave out; may be given several times. Default: none, all are "
+                            "kept.",
                             flag_values=flag_values)
     flags.DEFINE_bool("verify", False, "Run both models on random input and print the largest "
                       "difference. Off: it takes the time to run them.", flag_values=flag_values)
@@ -82,37 +87,63 @@ def read_vocabulary(folder, vocab_file, vocab_size):
     return tokens, ids
 
 
-def label_names(asked, said, count):
-    """The names of a classifier's labels, None for a model without one.
+def label_names(asked, said, heads):
+    """The names of the labels or tags of a model with these layouts.Heads, None without any.
 
     Args:
-      asked: value of --labels.  said: list that the folder names, or None.  count: int.
+      asked: value of --labels.  said: list that the folder names, or None.
     """
+    count = heads.labels or heads.tags
     if not count:
         return None
     names = asked.split(",") if asked else said or ["LABEL_%d" % index for index in range(count)]
     if len(names) != count or len(set(names)) != count:
-        raise UserError("--labels: the classifier has {} labels, the names are {}".format(
-            count, ", ".join(names)))
+        raise UserError("--labels: the {} has {} labels, the names are {}".format(
+            layouts.fine_tuned_head(heads).name, count, ", ".join(names)))
     return names
 
 
-def described(said, form, asked, labels, lower_case, max_length):
+def described(said, form, model, labels, lower_case):
     """What the folder of a fine-tuned model is to say of itself, None where nothing is known.
 
     Args:
-      said: what the source says.  form: what is written.  asked: value of --labels.
-      labels: names of a classifier's classes, or None.  lower_case: bool.
-      max_length: longest sequence of the model.
+      said: what the source says.  form: what is written.  model: formats.Model.
+      labels: names of its labels or tags, None where nobody has given them.  lower_case: bool.
     """
-    if said.get("head", CLASSIFIER) != CLASSIFIER:  # format "tf" keeps any head's variables
+    if said.get("head", "classifier") not in UNSAID:  # format "tf" keeps any head's variables
         return dict(said, save_best=False) if form == "tf" else None
-    if not labels or not (asked or said.get("labels")):
+    head = layouts.fine_tuned_head(layouts.heads_of_weights(model.weights))
+    naming = head and label_description(said, head.name, labels)
+    if naming is None:
         return None
-    unsaid = {"head": CLASSIFIER, "task_name": None, "columns": None, "data_dir": None,
-              "pair": None, "input_encoding": "utf-8",
-              "max_seq_length": min(DEFAULT_LENGTH, max_length)}
-    return dict(unsaid, **dict(said, labels=labels, do_lower_case=lower_case, save_best=False))
+    found = dict({"data_dir": None, "input_encoding": "utf-8"}, **UNSAID[head.name])
+    found.update(said, head=head.name, do_lower_case=lower_case, save_best=False)
+    found["max_seq_length"] = min(found["max_seq_length"], model.config.max_position_embeddings)
+    if "crf" in found:
+        found["crf"] = layouts.CRF in model.left_over
+    return dict({key: value for key, value in found.items() if key not in predictor.OF_LABELS},
+                **naming)
+
+
+def label_description(said, head_name, labels):
+    """What a description says of labels or tags; None where they are not known.
+
+    Args:
+      said: what the source says.  head_name: "classifier", ...  labels: names in order, or None.
+    """
+    if head_name == "reading":
+        return {}
+    if head_name == "classifier" or not labels:
+        return {"labels": labels} if labels else None
+    if "scheme" in said and labels == predictor.labels_in(said):
+        return {key: said[key] for key in predictor.OF_LABELS if key in said}
+    found = tag_schemes.scheme_and_types(labels)
+    if found is None:
+        tf.logging.warning("the labels %s are not tags of one of the schemes %s: the folder does "
+                           "not describe itself", ", ".join(labels), ", ".join(tag_schemes.SCHEMES))
+        return None
+    naming = {"scheme": found[0].name, "types": found[1]}
+    return naming if predictor.labels_in(naming) == labels else dict(naming, labels=labels)
 
 
 # ---- reading and writing -----------------------------------------------------------------------
@@ -245,12 +276,12 @@ def main(flag_values):
                         "there is none beside the checkpoint")
     read = formats.without_heads(read, flag_values.drop_heads)
     model = formats.shared_again(read, "--from {!r}".format(source))
-    labels = label_names(flag_values.labels, said.get("labels"),
-                         layouts.heads_of_weights(model.weights).labels)
+    known = predictor.labels_in(said)
+    labels = label_names(flag_values.labels, known, layouts.heads_of_weights(model.weights))
     lower_case = next(value for value in (flag_values.do_lower_case, said.get("do_lower_case"),
                                           True) if value is not None)
-    description = described(said, form, flag_values.labels, labels, lower_case,
-                            model.config.max_position_embeddings)
+    description = described(said, form, model, labels if flag_values.labels or known else None,
+                            lower_case)
     image = formats.exact_image(model, form)
     verified = []
 

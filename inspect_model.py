@@ -23,9 +23,14 @@ from weights import checkpoints, formats, huggingface, layouts
 # What a scope's variables are, in the order of the report; a name belongs to the first that fits.
 PARTS = (("embeddings", ("bert/embeddings/", "bert/encoder/embedding_hidden_mapping_in/")),
          ("encoder", ("bert/encoder/",)), ("pooler", ("bert/pooler/",)),
-         ("masked words' head", formats.HEADS["masked_lm"]),
-         ("sentence order's head", formats.HEADS["sentence_order"]),
-         ("classifier", formats.HEADS["classifier"]), ("other variables", ("",)))
+         ("masked words' head", layouts.HEADS["masked"].starts),
+         ("sentence order's head", layouts.HEADS["order"].starts),
+         ("head of its task", sum((head.starts for head in layouts.HEADS.values()), ())),
+         ("other variables", ("",)))
+# Head of a fine-tuned model -> the script that made it, and the class that answers by it.
+USERS = {"classifier": ("run_classifier.py", "fine_tuning.predictor.Predictor"),
+         "labelling": ("run_ner.py", "fine_tuning.labelling_predictor.LabellingPredictor"),
+         "reading": ("run_mrc.py", "fine_tuning.reading_predictor.ReadingPredictor")}
 STYLES = {"albert_zh": "albert_zh: word embeddings are projected, then type and position are added",
           "google": "google: type and position are added to the word embeddings, then projected",
           "bert": "plain BERT, without factorized embeddings"}
@@ -72,7 +77,7 @@ def look(path):
         config = formats.as_bert(config)
     return Found(kind, own, list(filter(checkpoints.SLOT.search, shapes)), step, config,
                  os.path.basename(configs[0]) if config else "", description,
-                 (description or {}).get("labels"))
+                 predictor.labels_in(description or {}))
 
 
 def look_at_huggingface(folder):
@@ -115,9 +120,12 @@ def head_text(heads, labels):
     found = [name for name, there in (("pooled output", heads.pooler),
                                       ("masked words", heads.masked),
                                       ("sentence order", heads.order)) if there]
-    if heads.labels:
-        found.append("classifier of {} classes: {}".format(
-            heads.labels, ", ".join(map(str, labels)) if labels else "their names are not said"))
+    for word, count in (("classifier of {} classes", heads.labels), ("{} tags", heads.tags)):
+        if count:
+            found.append((word + ": {}").format(
+                count, ", ".join(map(str, labels)) if labels else "their names are not said"))
+    if heads.spans:
+        found.append("starts and ends of answers")
     return "; ".join(found) or "none"
 
 
@@ -147,20 +155,20 @@ def uses(path, found):
     heads, style = layouts.heads_of(found.shapes), layouts.config_keys(found.shapes).get(
         "embedding_style")
     if found.kind == "SavedModel":
-        return ["predictions: fine_tuning.predictor.Predictor({!r}), TensorFlow Serving".format(
-            path)]
+        return ["predictions: {}({!r}), TensorFlow Serving".format(
+            USERS[(found.description or {}).get("head", "classifier")][1], path)]
     if found.kind.startswith("Hugging Face") or style == "bert":
         return ["python convert_checkpoint.py --from={} --to=NEW makes a checkpoint of it{}".format(
             path, ", if all layers are equal" if style == "bert" else "")]
     if style is None:
         return ["nothing here: it is no ALBERT"]
-    lines = ["start of a training: --init_checkpoint={} of run_pretraining.py or "
-             "run_classifier.py".format(path)]
+    lines = ["start of a training: --init_checkpoint={} of run_pretraining.py, {}".format(
+        path, ", ".join(script for script, _ in USERS.values()))]
     if found.slots and heads.masked:
         lines.append("going on with its pre-training: run_pretraining.py --output_dir=" + path)
-    if heads.labels and found.description and found.description.get("task_name"):
-        lines.append("predictions: run_classifier.py --output_dir={} --do_predict "
-                     "--predict_file=FILE".format(path))
+    if found.description and found.description.get("task_name"):
+        lines.append("predictions: {} --output_dir={} --do_predict --predict_file=FILE".format(
+            USERS[found.description["head"]][0], path))
     if found.config:
         lines.append("conversion: convert_checkpoint.py --from={} --format={}".format(
             path, "|".join(form for form in formats.FORMATS if has_image(found.config, form))))

@@ -26,7 +26,7 @@ from training import failures
 
 CHECKED_WINDOWS = 32  # an export is compared with the model on so many
 REMEMBERED = ("task_name", "data_dir", "dev_file", "input_encoding",
-              "do_lower_case") + OF_WINDOWS + OF_ANSWERS
+              "do_lower_case") + tuple(OF_WINDOWS) + tuple(OF_ANSWERS)
 
 MrcData = collections.namedtuple("MrcData", "task files encoder input_encoding null_answers")
 # task: reading.ReadingTask; files: split -> path, or None where no job needs it;
@@ -37,9 +37,10 @@ def define_flags(flag_values):
     """Defines this script's flags."""
     fine_tuner.define_fine_tuning_flags(
         flag_values, "F1", (2.0, "published for CMRC 2018"),
-        max_seq_length=(512, "holds more than half of CMRC 2018's passages whole"),
+        max_seq_length=(OF_WINDOWS["max_seq_length"],
+                        "holds more than half of CMRC 2018's passages whole"),
         train_batch_size=(32, "BERT's for fine-tuning"),
-        learning_rate=(3e-5, "published for CMRC 2018; small models want more, tiny 1e-4"))
+        learning_rate=(3e-5, "published for CMRC 2018; small models want more"))
     string, integer = [functools.partial(define, flag_values=flag_values) for define in (
         flags.DEFINE_string, flags.DEFINE_integer)]
     string("task_name", None, "Task: {}. Required, unless output_dir knows it.".format(
@@ -51,15 +52,17 @@ def define_flags(flag_values):
     string("predict_file", None, "File to predict, with or without answers; - answers standard "
            "input line by line, a question, a tab and a passage each. Default: the task's test "
            "file in data_dir.")
-    integer("doc_stride", 128, "Tokens from one window over a long passage to the next. Default: "
-            "BERT's.")
-    integer("max_query_length", 64, "Tokens of a question; the rest is cut off. Default: BERT's.")
-    integer("max_answer_length", 64, "Tokens of an answer. Default: nineteen answers in twenty of "
-            "CMRC 2018 are no longer, and all of DRCD.", lower_bound=1)
-    integer("n_best_size", 20, "Answers of each question in nbest_predictions.json. Default: "
-            "BERT's.", lower_bound=1)
-    flags.DEFINE_bool("null_answers", False, "Some questions have no answer, which is then the "
-                      "empty text. Off: CMRC 2018 and DRCD have one to each.",
+    integer("doc_stride", OF_WINDOWS["doc_stride"], "Tokens from one window over a long passage "
+            "to the next. Default: BERT's.")
+    integer("max_query_length", OF_WINDOWS["max_query_length"], "Tokens of a question; the rest is "
+            "cut off. Default: BERT's.")
+    integer("max_answer_length", OF_ANSWERS["max_answer_length"], "Tokens of an answer. Default: "
+            "nineteen answers in twenty of CMRC 2018 are no longer, and all of DRCD.",
+            lower_bound=1)
+    integer("n_best_size", OF_ANSWERS["n_best_size"], "Answers of each question in "
+            "nbest_predictions.json. Default: BERT's.", lower_bound=1)
+    flags.DEFINE_bool("null_answers", OF_ANSWERS["null_answers"], "Some questions have no answer, "
+                      "which is then the empty text. Off: CMRC 2018 and DRCD have one to each.",
                       flag_values=flag_values)
     flags.adopt_module_key_flags(fine_tuner, flag_values)
 

@@ -189,19 +189,20 @@ def prepare_tagger(settings, description):
             settings.max_seq_length))
     sentences = None
     if description:
+        kept = {name: description[name] for name in predictor.OF_LABELS if name in description}
         scheme, types = SCHEMES[description["scheme"]], description["types"]
     else:
         source = split_file(task, settings.data_dir or "", "train", tf.io.gfile.exists)
         sentences, scheme = read_tagged(source, settings.input_encoding)
         types = labelling.types_found(sentences, source)
+        kept = {"scheme": scheme.name, "types": types}
     data = NerTask(task, settings.data_dir, settings.input_encoding, scheme, types, tokenizer,
                    settings.max_seq_length)
     return data, sentences, fine_tuner.Run(
         settings, LabellingPredictor,
-        dict({name: getattr(settings, name) for name in REMEMBERED}, scheme=scheme.name,
-             types=types),
+        dict({name: getattr(settings, name) for name in REMEMBERED}, **kept),
         config, fine_tuner.variables_of_head(lambda features: tagger(
-            features, config, len(tags_of(scheme, types)), settings.crf)))
+            features, config, len(predictor.labels_in(kept)), settings.crf)))
 
 
 def train_tagger(run, data, sentences, dev):

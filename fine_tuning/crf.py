@@ -9,10 +9,10 @@ Letters for dimensions: B rows, S places of the longest row, T tags.
 import tensorflow.compat.v1 as tf
 
 from fine_tuning.tag_schemes import allowed_transitions
+from weights import layouts
 
 FORBIDDEN = -10000.0  # added to the score of what no valid sequence has; no infinity in a gradient
-SCOPE, NAME = "crf", "transitions"
-VARIABLE = SCOPE + "/" + NAME
+SCOPE, NAME = layouts.CRF.split("/")
 
 
 def transition_scores(num_tags):

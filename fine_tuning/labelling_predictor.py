@@ -17,13 +17,12 @@ import tensorflow.compat.v1 as tf
 import modeling
 from fine_tuning import crf
 from fine_tuning.labelling import text_entities, windows_of
-from fine_tuning.predictor import FineTunedModel
+from fine_tuning.predictor import FineTunedModel, labels_in
 from fine_tuning.tag_schemes import (
     SCHEMES,
     TagDecoder,
     entities_from_tags,
     tags_from_entities,
-    tags_of,
 )
 from fine_tuning.tasks import decoded_or_not
 
@@ -50,7 +49,7 @@ class LabellingPredictor(FineTunedModel):
         """Loads output_dir of a fine-tuning run, or an exported SavedModel; see FineTunedModel."""
         super().__init__(source, batch_size, pad_to, session_config)
         self.scheme = SCHEMES[self.description["scheme"]]
-        self.tags = tags_of(self.scheme, self.description["types"])
+        self.tags = labels_in(self.description)
         if "transitions" in self.outputs:
             # An exported model's description has them: what serves it needs no variable.
             self.description["transitions"] = self.session.run(
@@ -59,7 +58,7 @@ class LabellingPredictor(FineTunedModel):
 
     def head_outputs(self, model):
         """tag_logits float32 [B, S, T], and with a CRF its transitions [T, T]."""
-        count = len(tags_of(SCHEMES[self.description["scheme"]], self.description["types"]))
+        count = len(labels_in(self.description))
         logits = modeling.tag_head(model.sequence_output, count, self.files.config)
         outputs = {"tag_logits": tf.identity(logits, "tag_logits")}
         if self.description["crf"]:

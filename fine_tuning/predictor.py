@@ -27,6 +27,7 @@ from cli import UserError, write_whole
 from fine_tuning import tasks
 from fine_tuning.examples import TextEncoder, padded_arrays
 from fine_tuning.report import prediction_line
+from fine_tuning.tag_schemes import SCHEMES, tags_of
 from tokenization import FullTokenizer
 from weights import checkpoints
 
@@ -35,6 +36,7 @@ DESCRIPTION = "{}.json"
 CONFIG, VOCABULARY = "albert_config.json", "vocab.txt"
 OF_A_RUN = ("checkpoint", "model.ckpt-*", "graph.pbtxt", "events.out.*", "eval*", "*.json",
             checkpoints.BEST, "test_results.tsv", "predictions.*", "saved_model", "*.tflite")
+OF_LABELS = ("labels", "scheme", "types")  # keys of a description, see labels_in
 FEATURES = ("input_ids", "input_mask", "segment_ids")
 EXTRA = "assets.extra"  # where TensorFlow's loaders expect files that are not theirs
 SECONDS_BETWEEN_LINES = 20  # of the progress of a long evaluation or prediction
@@ -75,6 +77,17 @@ def read_description(folder):
             with tf.io.gfile.GFile(path, "rb") as stream:
                 return dict(json.loads(stream.read().decode("utf-8")), head=head)
     return None
+
+
+def labels_in(description):
+    """Names of the columns of a head's scores, None where a description says none.
+
+    Those of a labelling model are all tags of its scheme and types, in the order of tags_of; a
+    converted model, whose order is another, says "labels" too.
+    """
+    if "labels" not in description and "scheme" in description:
+        return tags_of(SCHEMES[description["scheme"]], description["types"])
+    return description.get("labels")
 
 
 def chosen_checkpoint(folder):

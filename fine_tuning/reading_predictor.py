@@ -8,6 +8,7 @@ about a passage the likeliest answers, each a slice of the passage.
     answers[0][0].text                                 # "2019", the best of the first question
 """
 
+import collections
 import itertools
 import json
 
@@ -19,8 +20,11 @@ from fine_tuning.predictor import FineTunedModel
 from fine_tuning.reading import Question, WindowEncoder, best_answers
 from fine_tuning.tasks import decoded_or_not
 
-OF_WINDOWS = ("max_seq_length", "doc_stride", "max_query_length")
-OF_ANSWERS = ("max_answer_length", "n_best_size", "null_answers")
+# What cuts passages into windows and what chooses answers: name -> default.
+OF_WINDOWS = collections.OrderedDict([
+    ("max_seq_length", 512), ("doc_stride", 128), ("max_query_length", 64)])
+OF_ANSWERS = collections.OrderedDict([
+    ("max_answer_length", 64), ("n_best_size", 20), ("null_answers", False)])
 BLOCK = 512  # questions whose windows are sorted by length together
 
 

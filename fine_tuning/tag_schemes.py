@@ -51,6 +51,18 @@ def tags_of(scheme, types):
     return [OUTSIDE] + ["{}-{}".format(prefix, kind) for kind in types for prefix in prefixes]
 
 
+def scheme_and_types(tags):
+    """(Scheme, types in their order) of all tags of a model; None where they are not of one.
+
+    Types may lack some of the scheme's tags; O has to be among them.
+    """
+    parts = [tag_parts(tag) for tag in tags]
+    scheme = None if None in parts else scheme_of(prefix for prefix, _ in parts)
+    if scheme is None or OUTSIDE not in tags:
+        return None
+    return scheme, list(collections.OrderedDict.fromkeys(kind for _, kind in parts if kind))
+
+
 def tags_from_entities(entities, length, scheme):
     """The tags of `length` places, on which entities lie that do not overlap."""
     tags = [OUTSIDE] * length

@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 from helpers.numpy_models import random_weights
 from helpers.readme import COMMANDS, python_call
+from helpers.toy_heads import write_model
 from helpers.toy_records import run_script
 from helpers.toy_styles import ALBERT_ZH, GOOGLE, shapes_of
 from helpers.toys import pair_rows, write_text
@@ -38,6 +39,7 @@ def write_place(folder, toy_vocab):
     add("my_domain_model", "model.ckpt-9", dict(shapes_of("albert_zh"), **slots), ALBERT_ZH)
     run_script(convert_checkpoint, "--format=huggingface", "--from=" + str(folder / "google_base"),
                "--to=" + str(folder / "albert_chinese_base"))
+    write_model(folder / "output" / "msra", toy_vocab, GOOGLE, "labelling")
     (folder / "lcqmc").mkdir()
     for name in ("train", "dev"):
         write_text(folder / "lcqmc" / (name + ".txt"), pair_rows(8))
@@ -45,14 +47,14 @@ def write_place(folder, toy_vocab):
 
 def test_the_readmes_commands_run_one_after_the_other(tmp_path, toy_vocab, monkeypatch, capsys):
     commands = [command for command in COMMANDS if any(mark in command for mark in MARKS)]
-    assert len(commands) == 10
+    assert len(commands) == 12
     write_place(tmp_path, toy_vocab)
     monkeypatch.chdir(tmp_path)
     for command in commands:
         name, arguments = python_call(command)
         toy = ["--%s=%s" % item for item in TOY.items()] if name == "run_classifier" else []
         assert not run_script(importlib.import_module(name), *(arguments + toy))
-    assert capsys.readouterr().out.count("largest difference") == 4
+    assert capsys.readouterr().out.count("largest difference") == 6
     for folder in ("from_albert_zh_hf", "from_google_hf"):
         with open(os.path.join(folder, "config.json"), encoding="utf-8") as stream:
             assert json.load(stream)["id2label"] == {"0": "0", "1": "1"}

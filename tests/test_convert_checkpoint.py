@@ -10,6 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from helpers.numpy_models import NumpyBert, google_shapes, random_weights
 from helpers.toy_classifier import PAIRS, write_classifier
+from helpers.toy_heads import write_model
 from helpers.toy_records import run_script
 from helpers.toy_styles import ALBERT_ZH, GOOGLE, STYLES, shapes_of
 from helpers.toys import FIXTURES, toy_tokens, write_text
@@ -17,8 +18,10 @@ from safetensors.numpy import load_file, save_file
 
 import convert_checkpoint
 import modeling
+import run_mrc
+import run_ner
 from cli import UserError
-from fine_tuning import predictor
+from fine_tuning import labelling_predictor, predictor
 from weights import checkpoints, formats, huggingface, layouts, verification
 
 
@@ -531,7 +534,6 @@ def test_labels_of_hugging_face_arrive_in_their_order(tmp_path, toy_vocab):
 
 
 @pytest.mark.parametrize("config", [
-    {"architectures": ["AlbertForTokenClassification"]},
     {"architectures": ["AlbertForMultipleChoice"]},
     {"problem_type": "multi_label_classification"}])
 def test_heads_of_another_kind_are_refused_and_can_be_dropped(tmp_path, toy_vocab, config, capsys):
@@ -544,6 +546,90 @@ def test_heads_of_another_kind_are_refused_and_can_be_dropped(tmp_path, toy_voca
     assert "output_weights" not in weights and "bert/pooler/dense/kernel" in weights
     assert "no place for them: 2\n  classifier.bias\n  classifier" in capsys.readouterr().out
     assert not os.path.exists(str(tmp_path / "out" / "classifier.json"))
+
+
+# ---- labelling and reading models --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style, head, script, line, kind", [
+    ("google", "labelling", run_ner, "渔民在图书馆。\n", "AlbertForTokenClassification"),
+    ("albert_zh", "reading", run_mrc, "谁？\t渔民在图书馆。\n", "BertForQuestionAnswering")])
+def test_labelling_and_reading_models_come_back_and_answer(
+        tmp_path, toy_vocab, capsys, monkeypatch, style, head, script, line, kind):
+    source, _, weights = write_model(tmp_path / "from", toy_vocab, STYLES[style], head)
+    folder = convert(source, tmp_path / "hf", "huggingface", "--verify")
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as stream:
+        config = json.load(stream)
+    assert config["architectures"] == [kind]
+    if head == "labelling":
+        assert config["id2label"] == dict(enumerate_as_text(
+            ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]))
+    back = convert(folder, tmp_path / "back", "tf", "--verify")
+    if style == "google":
+        assert_bit_equal(weights_of(back), weights)
+    said = dict(predictor.read_description(source), save_best=False)
+    assert predictor.read_description(back) == said
+    title = {"labelling": ", tags ", "reading": ", starts and ends "}[head]
+    assert capsys.readouterr().out.count(title) == 2
+    answers = []
+    for path in (source, back):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(line.encode("utf-8"))))
+        assert not run_script(script, "--output_dir=" + path, "--do_predict", "--predict_file=-")
+        answers.append(json.loads(capsys.readouterr().out))
+    found, expected = [list(numbers_and_text(answer)) for answer in answers]
+    assert found[1] == expected[1] and found[1]
+    np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
+
+
+def enumerate_as_text(names):
+    return ((str(number), name) for number, name in enumerate(names))
+
+
+def numbers_and_text(answer):
+    """[real numbers, everything else] in an answer, in order."""
+    rows = [answer] if "score" in answer else answer["entities"]
+    cells = [cell for row in rows for cell in row.items()]
+    yield [value for _, value in cells if isinstance(value, float)]
+    yield [cell for cell in cells if not isinstance(cell[1], float)]
+
+
+def test_a_crf_has_a_place_in_tensorflow_only(tmp_path, toy_vocab, capsys):
+    transitions = np.arange(25, dtype=np.float32).reshape(5, 5)  # [T, T]
+    source, _, _ = write_model(tmp_path / "from", toy_vocab, GOOGLE, "labelling",
+                               {"crf/transitions": transitions}, crf=True)
+    kept = convert(source, tmp_path / "tf", "tf")
+    np.testing.assert_array_equal(arrays_of(kept)["crf/transitions"], transitions)
+    assert predictor.read_description(kept)["crf"] is True
+    for form in ("huggingface", "google"):
+        with pytest.raises(UserError, match="--format={} has no place for a CRF's crf/transitions; "
+                           "--drop_heads=crf".format(form)):
+            convert(source, tmp_path / "x", form)
+    capsys.readouterr()
+    without = convert(source, tmp_path / "out", "huggingface", "--drop_heads=crf")
+    assert "dropped, heads: 1\n  crf/transitions\n" in capsys.readouterr().out
+    assert predictor.read_description(without)["crf"] is False
+    none = convert(source, tmp_path / "none", "tf", "--drop_heads=labelling")
+    assert not [name for name in arrays_of(none) if not name.startswith(("bert/", "global_step"))]
+    assert predictor.read_description(none) is None
+
+
+def test_tags_of_hugging_face_keep_their_own_order(tmp_path, toy_vocab, caplog):
+    source, _, _ = write_model(tmp_path / "from", toy_vocab, GOOGLE, "labelling")
+    folder = convert(source, tmp_path / "hf", "huggingface")
+    os.remove(os.path.join(folder, "labelling.json"))  # a folder that somebody else wrote
+    tags = ["B-LOC", "I-PER", "B-PER", "I-LOC", "O"]
+    other = convert(edited(folder, tmp_path / "other", {"id2label": dict(enumerate_as_text(tags))}),
+                    tmp_path / "back", "tf", "--vocab_file=" + toy_vocab)
+    said = predictor.read_description(other)
+    assert (said["scheme"], said["types"], said["labels"]) == ("BIO", ["LOC", "PER"], tags)
+    model = labelling_predictor.LabellingPredictor(other)
+    assert model.tags == tags and len(model.predict(["渔民在图书馆。"])) == 1
+    renamed = convert(folder, tmp_path / "named", "tf", "--labels=O,B-A,I-A,B-B,I-B")
+    assert predictor.labels_in(predictor.read_description(renamed))[1:3] == ["B-A", "I-A"]
+    odd = edited(folder, tmp_path / "odd", {"id2label": dict(enumerate_as_text(
+        ["[PAD]", "O", "B-A", "I-A", "S-A"]))})
+    assert predictor.read_description(convert(odd, tmp_path / "none", "tf")) is None
+    assert "are not tags of one of the schemes BIO, BIOES, BMES" in caplog.text
 
 
 # ---- what is kept, dropped and left ------------------------------------------------------------

@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import pytest
+from helpers import toy_heads
 from helpers.numpy_models import google_shapes, random_weights
 from helpers.toy_classifier import write_classifier
 from helpers.toy_records import run_script
@@ -108,6 +109,20 @@ def test_a_classifier_and_what_it_is_exported_to(tmp_path, toy_vocab):
     theirs = rows_of(tmp_path / "hf")
     assert theirs["model"] == "Hugging Face folder, AlbertForSequenceClassification"
     assert theirs["heads"] == rows["heads"] and theirs["parameters"] == rows["parameters"]
+
+
+@pytest.mark.parametrize("head, said, script", [
+    ("labelling", "5 tags: O, B-LOC, I-LOC, B-PER, I-PER", "run_ner.py"),
+    ("reading", "starts and ends of answers", "run_mrc.py")])
+def test_labelling_and_reading_models_are_told_from_classifiers(
+        tmp_path, toy_vocab, head, said, script):
+    folder, _, weights = toy_heads.write_model(tmp_path / "run", toy_vocab, GOOGLE, head)
+    rows = rows_of(folder)
+    assert rows["heads"] == said and " fits; " in rows["config"]
+    assert int(rows["  head of its task"]) == sum(
+        array.size for name, array in weights.items() if not name.startswith("bert/"))
+    assert "predictions: {} --output_dir=".format(script) in str(list(
+        inspect_model.model_rows(folder)))
 
 
 def test_what_is_no_model_ends_in_one_line(tmp_path):

@@ -27,8 +27,17 @@ RANK_TOLERANCE = 1e-10
 
 PLAIN_BERT = "is a plain BERT, whose layers differ from one another: it fits no ALBERT config"
 # Parts that a conversion can leave out: name for the flag -> what the variables' names begin with.
-HEADS = {"masked_lm": ("cls/predictions/",), "sentence_order": ("cls/seq_relationship/",),
-         "classifier": ("output_weights", "output_bias", "loss/")}
+PARTS = dict({head.name: head.starts for head in layouts.HEADS.values()}, crf=(layouts.CRF,))
+# What each of layouts.HEADS computes: function(AlbertModel, ids [B, S], of how many).
+LOGITS = {
+    "masked": lambda model, ids, _: modeling.masked_lm_head(
+        model.sequence_output, model, ids, tf.ones(ids.shape)).logits,
+    "order": lambda model, *_: modeling.sentence_order_head(
+        model.pooled_output, None, model.config).logits,
+    "labels": lambda model, _, count: modeling.classification_head(
+        model.pooled_output, None, count, model.config).logits,
+    "tags": lambda model, _, count: modeling.tag_head(model.sequence_output, count, model.config),
+    "spans": lambda model, *_: tf.stack(modeling.span_head(model)[1:])}  # [2, B, S]
 
 # What was read. config: AlbertConfig; weights: this project's variable name -> array; sources: the
 # same name -> its name in the source; dropped: why -> names in the source; left_over: name in the
@@ -51,15 +60,9 @@ def graph_outputs(config, heads, ids=None, mask=None, segments=None):
         [model.embedding_output] + model.all_encoder_layers))])
     if heads.pooler:
         outputs["pooled output"] = model.pooled_output
-    if heads.masked:
-        outputs["masked words"] = modeling.masked_lm_head(
-            model.sequence_output, model, ids, tf.ones(ids.shape)).logits
-    if heads.order:
-        outputs["sentence order"] = modeling.sentence_order_head(
-            model.pooled_output, None, config).logits
-    if heads.labels:
-        outputs["classes"] = modeling.classification_head(
-            model.pooled_output, None, heads.labels, config).logits
+    for name, head in layouts.HEADS.items():
+        if getattr(heads, name):
+            outputs[head.title] = LOGITS[name](model, ids, getattr(heads, name))
     return outputs
 
 
@@ -100,16 +103,18 @@ def read_huggingface(folder, dropped_heads=()):
 
     A plain BERT is read as one: see as_bert.
     """
-    family, config, tensors, other_head = huggingface.read_folder(folder)
+    family, config, tensors, kind, other_head = huggingface.read_folder(folder)
     if other_head and "classifier" not in dropped_heads:
         raise UserError("{}: architectures or problem_type is {}, whose head has no exact image "
                         "here; --drop_heads=classifier converts the rest".format(
                             os.path.join(folder, huggingface.CONFIG), other_head))
     repeats = huggingface.tied(tensors, family, folder)
     classes = 0 if other_head else len(tensors.get("classifier.weight", ()))
+    tags = classes if kind == layouts.HEADS["tags"].kind else 0
+    heads = layouts.Heads(not tags, True, True, 0 if tags else classes, tags,
+                          kind == layouts.HEADS["spans"].kind)
     sources = {name: tensor for name, tensor in (
-        (name, layouts.huggingface_name(name, family))
-        for name in variables_with(config, layouts.Heads(True, True, True, classes)))
+        (name, layouts.huggingface_name(name, family)) for name in variables_with(config, heads))
         if tensor in tensors}
     for tensor in sources.values():
         if tensors[tensor].dtype != np.float32:
@@ -141,13 +146,15 @@ def as_bert(config):
 
 
 def without_heads(model, names):
-    """The Model without the HEADS named."""
-    starts = tuple(start for name in names for start in HEADS[name])
-    gone = [name for name in model.weights if starts and name.startswith(starts)]
+    """The Model without the PARTS named."""
+    starts = tuple(start for name in names for start in PARTS[name])
+    gone = [name for name in model.weights if name.startswith(starts)]
+    unused = [name for name in model.left_over if name.startswith(starts)]
     return model._replace(
         weights={name: array for name, array in model.weights.items() if name not in gone},
-        dropped=dict(model.dropped, heads=[model.sources[name] for name in gone]),
-        missing=[name for name in model.missing if not (starts and name.startswith(starts))])
+        dropped=dict(model.dropped, heads=[model.sources[name] for name in gone] + unused),
+        left_over={name: array for name, array in model.left_over.items() if name not in unused},
+        missing=[name for name in model.missing if not name.startswith(starts)])
 
 
 def shared_again(model, source):
@@ -203,6 +210,9 @@ def exact_image(model, form):
       UserError: it has no exact image there; says why.
     """
     refuse_inexact(model.config, form)
+    if form != "tf" and any(name.endswith(layouts.CRF) for name in model.left_over):
+        raise UserError("--format={} has no place for a CRF's {}; --drop_heads=crf converts the "
+                        "rest, and tags are decoded without it then".format(form, layouts.CRF))
     family, config, weights, sources = "albert", model.config, model.weights, model.sources
     if form in ("bert", "huggingface") and config.embedding_style == "albert_zh":
         family = "bert"

@@ -36,13 +36,14 @@ SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"
 ALBERT_SIZES = SIZES + ("embedding_size", "num_hidden_groups", "inner_group_num")
 DTYPES = {"F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "BOOL": "?", "U8": "u1", "I8": "i1",
           "U16": "u2", "I16": "i2", "U32": "u4", "I32": "i4", "U64": "u8", "I64": "i8"}
-KINDS = ("Model", "ForPreTraining", "ForMaskedLM", "ForSequenceClassification")
+KINDS = ["Model"] + [head.kind for head in layouts.HEADS.values()]
 # Where a saved file keeps the weights, if not at its top.
 STATES = ("state_dict", "model_state_dict", "model")
 
 # config: AlbertConfig, for family "bert" that of an ALBERT with E = H and unshared layers; tensors:
-# name -> array; other_head: the architecture whose head has no place here, or None.
-Folder = collections.namedtuple("Folder", "family config tensors other_head")
+# name -> array; kind: one of KINDS, or None; other_head: the architecture whose head has no place
+# here, or None.
+Folder = collections.namedtuple("Folder", "family config tensors kind other_head")
 
 
 def is_folder(path):
@@ -82,10 +83,8 @@ def folder_files(image, vocab, labels, lower_case):
 
 def config_values(image, vocab, labels):
     """What config.json says of an image; arguments as in folder_files."""
-    albert, heads = image.family == "albert", layouts.heads_of_weights(image.weights)
-    kind = ("ForSequenceClassification" if heads.labels else
-            "ForPreTraining" if heads.masked and heads.order else
-            "ForMaskedLM" if heads.masked else "Model")
+    albert = image.family == "albert"
+    kind = layouts.huggingface_kind(layouts.heads_of_weights(image.weights))
     values = {key: getattr(image.config, key) for key in (ALBERT_SIZES if albert else SIZES)}
     values.update(
         architectures=[image.family.capitalize() + kind], model_type=image.family,
@@ -121,14 +120,15 @@ def read_folder(folder):
     names = values.get("architectures") or []
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError("{}: architectures is {!r}, must list names".format(path, names))
-    known = [family.capitalize() + kind for kind in KINDS]
+    known = {family.capitalize() + kind: kind for kind in KINDS}
     problem = values.get("problem_type") or "single_label_classification"
     other = [name for name in names if name not in known] + (
         [] if problem == "single_label_classification" else [problem])
     tensors = {}
     for file_path in weight_files(folder):
         tensors.update(read_tensors(file_path))
-    return Folder(family, config, renamed(tensors, family), other[0] if other else None)
+    return Folder(family, config, renamed(tensors, family),
+                  known.get(names[0]) if names else None, other[0] if other else None)
 
 
 def weight_files(folder):

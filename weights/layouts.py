@@ -40,11 +40,32 @@ HUGGINGFACE_SCOPES = {
     "cls/predictions/transform/LayerNorm": "predictions.LayerNorm",
     "cls/seq_relationship": "sop_classifier.classifier",
 }
+# Heads of a task's own have the same names there in every family.
+HUGGINGFACE_HEADS = {"": "classifier", "cls/squad": "qa_outputs"}
 HUGGINGFACE_LEAVES = {"kernel": "weight", "gamma": "weight", "beta": "bias", "bias": "bias",
                       "output_weights": "weight", "output_bias": "bias"}
 
-# What stands on the encoder: bool, bool, bool, number of a classifier's labels or 0.
-Heads = collections.namedtuple("Heads", "pooler masked order labels")
+# A head. name: in flags and descriptions; title: what it computes; variable: the one whose first
+# dimension says of how many; starts: what the names of all begin with; kind: how the class of
+# Hugging Face ends that has it.
+Head = collections.namedtuple("Head", "name title variable starts kind")
+HEADS = collections.OrderedDict([
+    ("masked", Head("masked_lm", "masked words", "cls/predictions/output_bias",
+                    ("cls/predictions/",), "ForMaskedLM")),
+    ("order", Head("sentence_order", "sentence order", "cls/seq_relationship/output_weights",
+                   ("cls/seq_relationship/",), "ForPreTraining")),
+    ("labels", Head("classifier", "classes", "output_weights",
+                    ("output_weights", "output_bias", "loss/"), "ForSequenceClassification")),
+    ("tags", Head("labelling", "tags", "output_weights",
+                  ("output_weights", "output_bias", "crf/"), "ForTokenClassification")),
+    ("spans", Head("reading", "starts and ends", "cls/squad/output_weights", ("cls/squad/",),
+                   "ForQuestionAnswering"))])
+CRF = "crf/transitions"  # of a labelling head that was trained with one
+
+# What stands on the encoder: whether there is a pooler; of each of HEADS whether, or for how many
+# labels or tags. A classifier stands on the pooler, a labelling head has the same names without.
+Heads = collections.namedtuple("Heads", ["pooler"] + list(HEADS))
+Heads.__new__.__defaults__ = (0,) * len(HEADS)
 
 MEAN = "/ExponentialMovingAverage"  # what TensorFlow's class of that name appends
 WORDS = "bert/embeddings/word_embeddings"
@@ -74,8 +95,8 @@ def huggingface_name(name, family):
     """Hugging Face's name for a variable of this project; family is "albert" or "bert"."""
     scope, _, leaf = name.rpartition("/")
     leaf = HUGGINGFACE_LEAVES.get(leaf, leaf + ".weight")  # an embedding has no leaf of its own
-    if not scope:
-        return "classifier." + leaf
+    if scope in HUGGINGFACE_HEADS:
+        return "{}.{}".format(HUGGINGFACE_HEADS[scope], leaf)
     match = LAYER.match(name)
     if family == "albert" and match:
         return "albert.encoder.albert_layer_groups.{}.albert_layers.0.{}.{}".format(
@@ -122,15 +143,28 @@ def stored_names(variables, stored):
 def heads_of(shapes):
     """The Heads of a model or checkpoint, by dict name -> shape."""
     prefix = prefix_of(shapes)
-    found = [shapes.get(prefix + name, shapes.get(name, [0]))[0] for name in (
-        "bert/pooler/dense/kernel", "cls/predictions/output_bias",
-        "cls/seq_relationship/output_weights", "output_weights")]
-    return Heads(*map(bool, found[:3]), labels=found[3])
+    pooler, masked, order, labels, tags, spans = [
+        shapes.get(prefix + name, shapes.get(name, [0]))[0] for name in
+        ["bert/pooler/dense/kernel"] + [head.variable for head in HEADS.values()]]
+    return Heads(bool(pooler), bool(masked), bool(order), labels if pooler else 0,
+                 0 if pooler else tags, bool(spans))
 
 
 def heads_of_weights(weights):
     """The Heads of dict name -> array."""
     return heads_of({name: array.shape for name, array in weights.items()})
+
+
+def fine_tuned_head(heads):
+    """The one of HEADS that fine-tuning has put on a model with these Heads, None without one."""
+    return next((HEADS[name] for name in ("spans", "tags", "labels") if getattr(heads, name)), None)
+
+
+def huggingface_kind(heads):
+    """How the class of Hugging Face ends that has these Heads; of several the one of use."""
+    found = [head.kind for name, head in HEADS.items()
+             if getattr(heads, name) and (heads.masked or name != "order")]
+    return found[-1] if found else "Model"
 
 
 def config_keys(shapes):

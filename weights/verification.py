@@ -74,10 +74,14 @@ def transformers_outputs(folder, inputs):
         pooled = getattr(model.base_model(**arguments), "pooler_output", None)
     outputs = [("hidden states", torch.stack(result.hidden_states)),
                ("pooled output", pooled),
-               ("masked words", result.get("prediction_logits")),
-               ("masked words", result.get("logits") if "MaskedLM" in name else None),
-               ("sentence order", result.get("sop_logits", result.get("seq_relationship_logits"))),
-               ("classes", result.get("logits") if "Classification" in name else None)]
+               (layouts.HEADS["masked"].title, result.get("prediction_logits")),
+               (layouts.HEADS["order"].title,
+                result.get("sop_logits", result.get("seq_relationship_logits")))]
+    outputs += [(head.title, result.get("logits")) for head in layouts.HEADS.values()
+                if name.endswith(head.kind)]
+    if "start_logits" in result:
+        outputs.append((layouts.HEADS["spans"].title,
+                        torch.stack([result.start_logits, result.end_logits])))
     return collections.OrderedDict((title, tensor.numpy()) for title, tensor in outputs
                                    if tensor is not None)
 

@@ -10,6 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from helpers.numpy_models import GOOGLE_CONFIG, random_weights
 from helpers.toy_classifier import PAIRS, write_classifier
+from helpers.toy_heads import write_model as write_fine_tuned
 from helpers.toy_records import run_script
 from helpers.toys import FIXTURES, ROOT, TOY_CONFIG, toy_tokens, write_text
 
@@ -205,6 +206,44 @@ def test_classifiers_answer_alike(tmp_path, toy_vocab, values, name):
     with torch.no_grad():
         theirs = torch.softmax(model(**encoded).logits, -1).numpy()
     np.testing.assert_allclose(theirs, predictor.Predictor(source).predict(PAIRS), atol=1e-5)
+
+
+def task_outputs(model, inputs):
+    """What a model for tags or answers computes: title -> array."""
+    ids, mask, segments = [torch.from_numpy(array).long() for array in inputs]
+    with torch.no_grad():
+        found = model(input_ids=ids, attention_mask=mask, token_type_ids=segments)
+    if "logits" in found:
+        return {"tags": found.logits.numpy()}
+    return {"starts and ends": np.stack([found.start_logits.numpy(), found.end_logits.numpy()])}
+
+
+@pytest.mark.parametrize("head, kind", [("labelling", "ForTokenClassification"),
+                                        ("reading", "ForQuestionAnswering")])
+def test_tags_and_answers_are_computed_alike(tmp_path, toy_vocab, head, kind):
+    for family, values in (("Albert", GOOGLE), ("Bert", ALBERT_ZH)):
+        source, config, weights = write_fine_tuned(tmp_path / family, toy_vocab, values, head)
+        folder = convert(source, tmp_path / (family + "_hf"), "huggingface")
+        inputs = verification.random_inputs(config, batch=3, length=20)
+        assert_equal_outputs(task_outputs(load(family + kind, folder), inputs),
+                             verification.tensorflow_outputs(config, weights, inputs))
+
+
+@pytest.mark.parametrize("kind, more", [("ForTokenClassification", {"num_labels": 5}),
+                                        ("ForQuestionAnswering", {})])
+def test_their_tags_and_answers_are_read(tmp_path, toy_vocab, kind, more):
+    torch.manual_seed(4)
+    theirs = getattr(transformers, "Albert" + kind)(transformers.AlbertConfig(**dict(
+        GOOGLE, hidden_act="gelu_new", **more))).eval()
+    folder = tmp_path / "hf"
+    theirs.save_pretrained(str(folder))
+    shutil.copy(toy_vocab, str(folder / "vocab.txt"))
+    config, weights = model_of(convert(folder, tmp_path / "tf", "tf"))
+    inputs = verification.random_inputs(config, batch=3, length=20)
+    assert_equal_outputs(task_outputs(theirs, inputs),
+                         verification.tensorflow_outputs(config, weights, inputs))
+    said = predictor.read_description(str(tmp_path / "tf"))
+    assert said is None if more else (said["head"], said["doc_stride"]) == ("reading", 128)
 
 
 # Where Hugging Face's tokenizer differs by design: special tokens are found in the text, private
