@@ -26,7 +26,7 @@ KEPT = ("Saving checkpoints", "Restoring parameters")
 EXIT_CODE_OF_CTRL_C = 130
 HINTS = {  # flags of kindred scripts
     "albert_config_file": "give the config as --bert_config_file",
-    "export_dir": "--do_export writes saved_model/ into --output_dir",
+    "export_dir": "--do_export writes export/<name>/<version>/ into --output_dir",
     "spm_model_file": "this model reads WordPiece, give its vocabulary as --vocab_file",
     "gpu": "every GPU that CUDA_VISIBLE_DEVICES leaves is taken, --num_devices takes fewer",
     "gpus": "--num_devices says how many GPUs are taken"}

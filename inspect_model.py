@@ -35,7 +35,6 @@ STYLES = {"albert_zh": "albert_zh: word embeddings are projected, then type and 
           "google": "google: type and position are added to the word embeddings, then projected",
           "bert": "plain BERT, without factorized embeddings"}
 UNTOLD = ("num_hidden_layers", "num_attention_heads", "hidden_act", "ln_type")
-SAVED_MODEL = "saved_model.pb"
 
 # A model as it lies in files. kind: str; shapes: variable name without a prefix -> shape; slots:
 # names of an optimizer's variables; config: AlbertConfig or None; source: where config is from.
@@ -56,9 +55,11 @@ def look(path):
     if huggingface.is_folder(path):
         return look_at_huggingface(path)
     home = path if tf.io.gfile.isdir(path) else os.path.dirname(path)
-    if tf.io.gfile.exists(os.path.join(path, SAVED_MODEL)):
-        kind, home = "SavedModel", os.path.join(path, predictor.EXTRA)
-        prefix = checkpoints.find_checkpoint(os.path.join(path, "variables", "variables"), "folder")
+    saved = predictor.saved_model_in(path)
+    if saved:
+        kind, home = "SavedModel", os.path.join(saved, predictor.EXTRA)
+        prefix = checkpoints.find_checkpoint(os.path.join(saved, "variables", "variables"),
+                                             "folder")
     else:
         chosen = predictor.chosen_checkpoint(path) if path == home else None
         prefix = checkpoints.find_checkpoint(chosen or path, "folder")

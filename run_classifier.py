@@ -1,7 +1,7 @@
 """Fine-tunes ALBERT on a classification task, evaluates it, predicts with it, exports it.
 
 In: a task's files (see tasks.py), a vocabulary, a config and a checkpoint to start from.
-Out in --output_dir: checkpoints, eval_results.txt and .json, test_results.tsv, saved_model/, and
+Out in --output_dir: checkpoints, eval_results.txt and .json, test_results.tsv, export/, and
 all that the folder needs to answer alone: classifier.json, albert_config.json, vocab.txt.
 """
 

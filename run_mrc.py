@@ -3,7 +3,7 @@
 In: SQuAD-like JSON (CMRC 2018, DRCD, your own; see fine_tuning/reading.py), a vocabulary, a config
 and a checkpoint to start from.
 Out in --output_dir: checkpoints, eval_results.txt and .json, predictions.json,
-nbest_predictions.json, saved_model/, and all that the folder needs to answer alone: reading.json,
+nbest_predictions.json, export/, and all that the folder needs to answer alone: reading.json,
 albert_config.json, vocab.txt.
 """
 

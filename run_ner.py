@@ -3,7 +3,7 @@
 In: files of a character and its tag a line, or JSON lines (see fine_tuning/labelling.py), a
 vocabulary, a config and a checkpoint to start from.
 Out in --output_dir: checkpoints, eval_results.txt and .json, predictions.jsonl and .conll,
-saved_model/, and all that the folder needs to answer alone: labelling.json, albert_config.json,
+export/, and all that the folder needs to answer alone: labelling.json, albert_config.json,
 vocab.txt.
 """
 

@@ -22,7 +22,7 @@ from absl import flags
 import cli
 from fill_mask import MaskFiller, filled_answer
 from fine_tuning.labelling_predictor import LabellingPredictor
-from fine_tuning.predictor import EXTRA, Predictor, read_description
+from fine_tuning.predictor import EXTRA, Predictor, read_description, saved_model_in
 from fine_tuning.reading_predictor import ReadingPredictor
 from serving.batching import Service
 
@@ -102,8 +102,8 @@ def service_of(model_dir, batch_size, top_k):
     Raises:
       UserError: the folder holds no model.
     """
-    exported = tf.io.gfile.exists(os.path.join(model_dir, "saved_model.pb"))
-    description = read_description(os.path.join(model_dir, EXTRA) if exported else model_dir)
+    exported = saved_model_in(model_dir)
+    description = read_description(os.path.join(exported, EXTRA) if exported else model_dir)
     head = description["head"] if description else "masked_words"
     service = LOADERS[head](model_dir, batch_size, top_k)
     return service._replace(about=dict(service.about, head=head))

@@ -12,6 +12,7 @@
 #   PYTHON=python3.11 ./setup.sh --with=huggingface   also requirements-huggingface.txt, on TensorFlow 2.15
 #   ./setup.sh --with=beam           also requirements-beam.txt
 #   ./setup.sh --with=serve          also requirements-serve.txt, for serve.py
+#   PYTHON=python3.11 ./setup.sh --with=onnx   also requirements-onnx.txt, for --export_onnx
 #   ./setup.sh --which[=tf1|tf2]     only prints runtime, version and path of the Python it would take
 set -euo pipefail
 
@@ -145,8 +146,10 @@ make_environment() {
 # Adds requirements-$2.txt to environment $1, in one pip command with what is pinned already.
 add_optional() {
   local folder="$root/.venv-$1" file="$root/requirements-$2.txt"
-  [ "$1 $2" != "tf1 huggingface" ] ||
-    fail "--with=huggingface needs TensorFlow 2.15: PYTHON=python3.11 ./setup.sh --with=huggingface"
+  case "$1 $2" in
+    "tf1 huggingface" | "tf1 onnx")
+      fail "--with=$2 needs TensorFlow 2.15: PYTHON=python3.11 ./setup.sh --with=$2" ;;
+  esac
   [ -r "$file" ] || fail "--with=$2: there is no requirements-$2.txt"
   ! cmp -s "$file" "$folder/set-up-$2" || return 0
   say "adding requirements-$2.txt to .venv-$1"
@@ -202,7 +205,7 @@ for argument in "$@"; do
     --which) only_which=yes ;;
     --which=tf1 | --which=tf2) only_which=yes runtimes="${argument#*=}" ;;
     --with=*) optional="$optional ${argument#*=}" ;;
-    *) fail "unknown argument $argument: ./setup.sh [--which[=tf1|tf2]] [--with=huggingface|beam|serve]" ;;
+    *) fail "unknown argument $argument: ./setup.sh [--which[=tf1|tf2]] [--with=huggingface|beam|serve|onnx]" ;;
   esac
 done
 

@@ -49,7 +49,8 @@ class SentenceSimilarity(object):
 def define_flags(flag_values):
     """The flags of this script."""
     flags.DEFINE_string("model_dir", None, "Folder of a model fine-tuned on pairs: output_dir of "
-                        "run_classifier.py, or its saved_model. Required.", flag_values=flag_values)
+                        "run_classifier.py, or its export/classifier. Required.",
+                        flag_values=flag_values)
     flags.DEFINE_string("input_file", "-", "Pairs, one a line with a tab between; - (the default, "
                         "so that it sits in a pipe) reads standard input.",
                         flag_values=flag_values)

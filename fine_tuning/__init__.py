@@ -17,7 +17,8 @@ exported models.
   predictor       a fine-tuned folder -> probabilities: the engine for files, pipes and Python
   labelling_predictor  the same for sequence labelling
   reading_predictor    the same for reading comprehension
-  export          SavedModel and TFLite
+  portable        a model's TFLite and ONNX files
+  export          the SavedModel, and those files, compared with the model
 """
 
 __all__ = []  # for other rooms

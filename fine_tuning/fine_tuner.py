@@ -16,7 +16,7 @@ from absl import flags
 
 import modeling
 from cli import UserError, print_answers, sole_writer
-from fine_tuning import early_stopping, export, predictor
+from fine_tuning import early_stopping, export, portable, predictor
 from fine_tuning.examples import batches_per_epoch, example_batches
 from fine_tuning.report import write_report
 from tokenization import FullTokenizer
@@ -46,6 +46,8 @@ def define_fine_tuning_flags(flag_values, measure, num_train_epochs, **shared):
             "it. Default: fits any device.")
     boolean("do_export", False, "Write a SavedModel and, with TensorFlow 2.15, TFLite files. Off, "
             "as do_train is.")
+    boolean("export_onnx", False, "With --do_export, also an ONNX file. Off: needs ./setup.sh "
+            "--with=onnx.")
     flags.DEFINE_enum("eval_split", "dev", ["dev", "test"], "File that --do_eval reads. Default: "
                       "leaves the test file for the last word.", flag_values=flag_values)
     real("num_train_epochs", num_train_epochs[0],
@@ -148,6 +150,10 @@ def check_fine_tuning_settings(settings, given):
     if not (settings.do_train or settings.do_eval or settings.do_predict or settings.do_export):
         raise UserError("none of --do_train, --do_eval, --do_predict and --do_export is set: "
                         "nothing to do")
+    if settings.export_onnx:
+        if not settings.do_export:
+            raise UserError("--export_onnx says what --do_export writes, which is not set")
+        portable.onnx_packages()
     for name in ("task_name", "vocab_file", "bert_config_file"):
         if not getattr(settings, name):
             raise UserError("--{} is required: --output_dir {!r} holds no fine-tuned model "
@@ -470,7 +476,7 @@ class Run(object):
             if settings.do_export:
                 for line in export.export_and_check(
                         self.load("predict_batch_size"), settings.output_dir, self.kind.HEAD,
-                        to_check()):
+                        to_check(), settings.export_onnx):
                     print_text(line + "\n")
             if settings.do_predict and settings.predict_file == "-":
                 return print_answers(self.load("predict_batch_size").answer_lines(

@@ -35,9 +35,12 @@ HEADS = ("classifier", "labelling", "reading")  # a folder's description is in t
 DESCRIPTION = "{}.json"
 CONFIG, VOCABULARY = "albert_config.json", "vocab.txt"
 OF_A_RUN = ("checkpoint", "model.ckpt-*", "graph.pbtxt", "events.out.*", "eval*", "*.json",
-            checkpoints.BEST, "test_results.tsv", "predictions.*", "saved_model", "*.tflite")
+            checkpoints.BEST, "test_results.tsv", "predictions.*", "saved_model", "export",
+            "*.tflite", "*.onnx")
 OF_LABELS = ("labels", "scheme", "types")  # keys of a description, see labels_in
 FEATURES = ("input_ids", "input_mask", "segment_ids")
+EXPORTS = "export"  # in output_dir: export/<name>/<version>/ is a SavedModel
+SAVED_MODEL = "saved_model.pb"  # the file by which a folder is one
 EXTRA = "assets.extra"  # where TensorFlow's loaders expect files that are not theirs
 SECONDS_BETWEEN_LINES = 20  # of the progress of a long evaluation or prediction
 
@@ -141,6 +144,23 @@ def set_aside(folder):
     return target
 
 
+def versions_in(folder):
+    """Numbers of the SavedModels <folder>/<number>/, as TensorFlow Serving looks for them."""
+    if not tf.io.gfile.isdir(folder):
+        return []
+    names = [os.path.basename(os.path.dirname(path)) for path in tf.io.gfile.glob(
+        os.path.join(folder, "*", SAVED_MODEL))]
+    return [int(name) for name in names if name.isdigit()]
+
+
+def saved_model_in(folder):
+    """The SavedModel that a folder is, else the newest of its versions, else None."""
+    if tf.io.gfile.exists(os.path.join(folder, SAVED_MODEL)):
+        return folder
+    versions = versions_in(folder)
+    return os.path.join(folder, str(max(versions))) if versions else None
+
+
 # --- the engine -------------------------------------------------------------------------------
 
 
@@ -165,15 +185,16 @@ class FineTunedModel(object):
         """Loads a model.
 
         Args:
-          source: output_dir of a fine-tuning run, an exported SavedModel, or ModelFiles.
+          source: output_dir of a fine-tuning run, an exported SavedModel or the folder of its
+            versions, or ModelFiles.
           batch_size, pad_to: see there.  session_config: ConfigProto; default: the usual one.
         Raises:
           UserError: there is no fine-tuned model with this head.
         """
         is_path = not isinstance(source, ModelFiles)
-        is_saved_model = is_path and tf.io.gfile.exists(os.path.join(source, "saved_model.pb"))
-        folder = os.path.join(source, EXTRA) if is_saved_model else source
-        self.files = model_files(folder, "in saved_model.pb" if is_saved_model else None) if (
+        saved_model = saved_model_in(source) if is_path else None
+        folder = os.path.join(saved_model, EXTRA) if saved_model else source
+        self.files = model_files(folder, "in " + SAVED_MODEL if saved_model else None) if (
             is_path) else source
         self.description = self.files.description
         if self.description["head"] != self.HEAD:
@@ -185,7 +206,7 @@ class FineTunedModel(object):
         self.session = tf.Session(graph=tf.Graph(),
                                   config=session_config or devices.session_config())
         with self.session.graph.as_default():
-            self.inputs, self.outputs = (self._load_saved_model(source) if is_saved_model
+            self.inputs, self.outputs = (self._load_saved_model(saved_model) if saved_model
                                          else self._load_checkpoint())
 
     def head_outputs(self, model):

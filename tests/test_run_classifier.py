@@ -296,14 +296,14 @@ def test_own_data_with_named_labels_and_json_lines(tmp_path, call):
 def test_export_says_what_it_wrote_and_serves_the_same(copied, capsys):
     run_script(run_classifier, "--output_dir=" + copied, "--do_export")
     lines = capsys.readouterr().out.splitlines()
-    assert "saved_model: on 200 rows the probabilities differ by at most" in lines[0]
+    assert "export/classifier/1: on 200 rows the probabilities differ by at most" in lines[0]
     if tf.__version__ < "2":
         assert len(lines) == 2 and "needs the converter of TensorFlow 2.15" in lines[1]
     else:
         assert [line.split(":")[0] for line in lines[1:]] == [
             "classifier.tflite", "classifier_dynamic.tflite"]
         assert "on 200 rows" in lines[1]
-    served = predictor.Predictor(os.path.join(copied, "saved_model"))
+    served = predictor.Predictor(os.path.join(copied, "export", "classifier"))
     model = predictor.Predictor(copied)
     assert np.abs(served.predict(PAIRS) - model.predict(PAIRS)).max() < 1e-6
 

@@ -239,11 +239,11 @@ def test_unanswerable_questions_are_learned(tmp_path, call):
 def test_export_serves_the_same_answers(copied, data, capsys):
     run_script(run_mrc, "--output_dir=" + copied, "--do_export")
     lines = capsys.readouterr().out.splitlines()
-    assert "saved_model: on 64 rows the probabilities differ by at most" in lines[0]
+    assert "export/reading/1: on 64 rows the probabilities differ by at most" in lines[0]
     if tf.__version__ >= "2":
         assert [line.split(":")[0] for line in lines[1:]] == [
             "reading.tflite", "reading_dynamic.tflite"]
-    served = ReadingPredictor(os.path.join(copied, "saved_model"))
+    served = ReadingPredictor(os.path.join(copied, "export", "reading"))
     assert sorted(served.outputs) == ["end_logits", "start_logits"]
     pairs = [(questions[0][1], context) for context, questions in toy_passages(5)]
     for one, other in zip(served.predict(pairs), ReadingPredictor(copied).predict(pairs)):

@@ -191,7 +191,7 @@ def test_exports_answer_alike(trained, capsys, monkeypatch):
     assert "the probabilities differ by at most" in lines[0]
     assert len(lines) == (3 if tf.__version__ >= "2" else 2)
     texts = [LONG, "渔民用5G手机查询市场。"]
-    served = LabellingPredictor(trained + "/saved_model").predict(texts)
+    served = LabellingPredictor(trained + "/export/labelling").predict(texts)
     expected = LabellingPredictor(trained).predict(texts)
     for found, wanted in zip(sum(served, []), sum(expected, [])):
         assert found[:4] == wanted[:4] and abs(found.confidence - wanted.confidence) < 1e-5

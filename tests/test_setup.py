@@ -251,8 +251,9 @@ def test_unknown_argument_and_optional_set_fail(place):
     assert "unknown argument --wich" in run(place, "setup.sh", "--wich")[2]
     code, _, error = run(place, "setup.sh", "--with=nothing")
     assert code == 1 and "there is no requirements-nothing.txt" in error
-    code, _, error = run(place, "setup.sh", "--with=huggingface")
-    assert code == 1 and "needs TensorFlow 2.15" in error
+    for name in ("huggingface", "onnx"):
+        code, _, error = run(place, "setup.sh", "--with=" + name)
+        assert code == 1 and "--with={} needs TensorFlow 2.15".format(name) in error
 
 
 # ---- create_pretrain_data.sh -------------------------------------------------------------------

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from helpers.toy_classifier import PAIRS, write_classifier
-from helpers.toys import write_text
 
 from cli import UserError
 from fine_tuning import export, predictor
@@ -52,19 +51,6 @@ def test_saved_model_gives_the_same_probabilities_from_texts(model, saved_model)
     assert np.abs(served.predict(PAIRS) - model.predict(PAIRS)).max() < 1e-6
 
 
-def test_saved_model_takes_ids_only_and_replaces_itself_but_nothing_else(
-        model, saved_model, tmp_path):
-    with tf.Graph().as_default(), tf.Session() as session:
-        meta = tf.saved_model.load(session, ["serve"], saved_model)
-        signature = meta.signature_def["serving_default"]
-        assert sorted(signature.inputs) == ["input_ids", "input_mask", "segment_ids"]
-        assert list(signature.outputs) == ["probabilities"]
-    export.export_saved_model(model, saved_model)
-    write_text(tmp_path / "notes.txt", "mine")
-    with pytest.raises(UserError, match="in the way"):
-        export.export_saved_model(model, str(tmp_path))
-
-
 def test_a_saved_model_of_another_tensorflow_fails_in_one_line(saved_model, monkeypatch):
     def refuse(*_):
         raise ValueError("NodeDef mentions attr 'debug_name' not in Op; more")
@@ -72,28 +58,6 @@ def test_a_saved_model_of_another_tensorflow_fails_in_one_line(saved_model, monk
     monkeypatch.setattr(tf.saved_model, "load", refuse)
     with pytest.raises(UserError, match="cannot be loaded by TensorFlow .*'debug_name' not in Op"):
         predictor.Predictor(saved_model)
-
-
-def test_tflite_float_and_dynamic_range_agree_with_the_model(model, saved_model, tmp_path):
-    if tf.__version__ < "2":
-        pytest.skip("TFLite needs the converter of TensorFlow 2.15")
-    encoded = [model.encoder(*pair)[:2] for pair in PAIRS]
-    batches = [padded_arrays(encoded[start:start + 8]) for start in range(0, len(PAIRS), 8)]
-    expected = [model.scores(*batch) for batch in batches]
-    for path, tolerance in export.export_tflite(saved_model, str(tmp_path), "classifier"):
-        line = export.check_tflite(path, model, batches, expected, tolerance)
-        assert "on 23 rows" in line
-        with pytest.raises(UserError, match="allowed are"):
-            export.check_tflite(path, model, batches, [rows[:, ::-1] for rows in expected],
-                                tolerance)
-
-
-def test_compare_lets_near_ties_rank_otherwise_only_where_allowed():
-    expected = np.array([[0.9, 0.1], [0.51, 0.49]])
-    found = np.array([[0.89, 0.11], [0.495, 0.505]])
-    difference, wrong, other = export.compare([expected], [found], export.Tolerance(0.02, 0.04))
-    assert abs(difference - 0.015) < 1e-9 and (wrong, other) == (0, 1)
-    assert export.compare([expected], [found], export.Tolerance(1e-4, 0.0))[1] == 1
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 4])
