@@ -403,8 +403,8 @@ def test_an_initial_checkpoint_answers_a_pipe_and_is_exported_without_further_fl
     assert found[1] == ("b", "a", "c")[expected.argmax()]
     assert np.abs(np.array(found[3:], np.float64) - expected).max() < 1e-6
     run_script(run_classifier, "--do_export", *flags)
-    assert "saved_model: on 200 rows the probabilities differ" in capsys.readouterr().out
-    served = predictor.Predictor(str(tmp_path / "out" / "saved_model"))
+    assert "export/classifier/1: on 200 rows the probabilities differ" in capsys.readouterr().out
+    served = predictor.Predictor(str(tmp_path / "out" / "export" / "classifier"))
     assert served.labels == ["b", "a", "c"]
 
 
