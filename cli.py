@@ -15,6 +15,7 @@ import re
 import shutil
 import socket
 import sys
+import time
 import types
 import warnings
 
@@ -31,6 +32,7 @@ HINTS = {  # flags of kindred scripts
     "gpu": "every GPU that CUDA_VISIBLE_DEVICES leaves is taken, --num_devices takes fewer",
     "gpus": "--num_devices says how many GPUs are taken"}
 LOCK = ".lock"  # in a folder that a process writes
+ORPHANS_LIVE = 1.0  # seconds that the worker processes of a killed run may still hold its lock
 MOST = 2 ** 31 - 1  # of a whole number; more is nowhere meant, and no tensor of int32 holds it
 
 # open(path, mode); rename(source, target), over what is there; remove(path of a file or folder).
@@ -134,29 +136,54 @@ def end_at_once(message):
 
 
 @contextlib.contextmanager
-def sole_writer(folder, flag_name):
-    """Locks a folder for this process while the body of a `with` statement writes there.
+def sole_writer(output, flag_name, lock=None):
+    """Locks an output for this process while the body of a `with` statement writes there.
 
-    The lock ends with the process, however that ends. Only local folders have one, not gs://.
+    The lock ends with the process and its worker processes, however they end. Only local outputs
+    have one, not gs://.
 
+    Args:
+      output: str, the value of the flag.
+      flag_name: str, named in the message.
+      lock: path of the file that is locked; default: one in the folder `output`.
     Raises:
       UserError: another process holds it.
     """
-    if "://" in folder:
+    if "://" in output:
         yield
         return
-    with open(os.path.join(folder, LOCK), "a+", encoding="utf-8", newline="") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            stream.seek(0)
-            raise UserError("--{} {!r} is being written by another run, {}; wait for its end, or "
-                            "take another folder".format(
-                                flag_name, folder, stream.read().strip())) from None
+    lock = lock or os.path.join(output, LOCK)
+    stream, holder = _locked(lock)
+    if holder is not None:
+        raise UserError("--{} {!r} is being written by another run, {}; wait for its end, or take "
+                        "another".format(flag_name, output, holder))
+    with stream:
         stream.truncate(0)
         stream.write("process {} on {}\n".format(os.getpid(), socket.gethostname()))
         stream.flush()
-        yield
+        try:
+            yield
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(lock)
+
+
+def _locked(path):
+    """(the file, open and locked, None), or (None, what the process that holds it wrote there)."""
+    started = time.time()
+    while True:
+        stream = open(path, "a+", encoding="utf-8", newline="")
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(stream.fileno()).st_nlink:  # else its holder has removed it just now
+                return stream, None
+        except BlockingIOError:
+            if time.time() > started + ORPHANS_LIVE:
+                with stream:
+                    stream.seek(0)
+                    return None, stream.read().strip()
+            time.sleep(0.1)
+        stream.close()
 
 
 def print_answers(answers):
@@ -228,6 +255,14 @@ def remove_temporaries(path):
         LOCAL.remove(old)
 
 
+def refuse_pipes(paths, flag_name):
+    """Raises UserError for a local path that is a pipe or device, which cannot be read twice."""
+    for path in paths:
+        if "://" not in path and os.path.exists(path) and not os.path.isfile(path):
+            raise UserError("--{}: {} is a pipe or device; it is read more than once, so it must "
+                            "be a file".format(flag_name, path))
+
+
 def given_flags(flag_values):
     """Names of the flags that stand on the command line."""
     return {name for name in flag_values if flag_values[name].present}
@@ -267,8 +302,10 @@ def match_files(patterns, flag_name, find=glob.glob, is_directory=os.path.isdir,
     for pattern in (part.strip() for part in patterns.split(",")):
         if not pattern:
             continue
-        wanted = os.path.join(pattern, inside) if is_directory(pattern) else pattern
-        matched = [path for path in sorted(find(wanted))
+        exact, wanted = glob.escape(pattern), pattern  # a name may hold [1] itself
+        if is_directory(pattern):
+            exact = wanted = os.path.join(exact, inside)
+        matched = [path for path in sorted(find(exact) or find(wanted))
                    if not os.path.basename(path).startswith(".") and not is_directory(path)]
         if not matched:
             raise UserError("--{}: no file matches {!r} (working directory {!r})".format(

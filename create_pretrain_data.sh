@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Chinese text -> TFRecords with 512 tokens and 76 whole-word predictions, as run_pretraining.py takes them.
 #   bash create_pretrain_data.sh                  data/news_zh_1.txt -> data/tf_news_zh_1.tfrecord
-#   bash create_pretrain_data.sh a.txt b.txt …    one data/tf_<name>.tfrecord for each
+#   bash create_pretrain_data.sh a.txt b.txt …    one data/tf_<name>.tfrecord for each, folders too
 # A --flag=value goes on to create_pretraining_data.py. The interpreter is $PYTHON, else the set-up's.
 set -euo pipefail
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)"
@@ -19,7 +19,8 @@ files=() flags=(--do_whole_word_mask=True --max_seq_length=512 --max_predictions
 for argument in "$@"; do
   case "$argument" in
     -*) flags+=("$argument") ;;
-    *) [ -f "$argument" ] || fail "no such file: $argument"; files+=("$argument") ;;
+    *) [ -f "$argument" ] || [ -d "$argument" ] || fail "no such file: $argument"
+       files+=("$argument") ;;
   esac
 done
 [ ${#files[@]} -gt 0 ] || files=("$root/data/news_zh_1.txt")

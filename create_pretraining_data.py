@@ -10,6 +10,7 @@ is in shards.py and the modules it names.  No TensorFlow is imported.
 
 import collections
 import functools
+import glob
 import os
 import shutil
 import sys
@@ -38,8 +39,8 @@ def define_input_flags(flag_values):
     """Flags on the text."""
     string = functools.partial(flags.DEFINE_string, flag_values=flag_values)
     boolean = functools.partial(flags.DEFINE_bool, flag_values=flag_values)
-    string("input_file", None, "Text: files, patterns in quotes and folders, by commas; .gz and "
-           ".xz are unpacked. Required.")
+    string("input_file", None, "Text: files, patterns in quotes and folders with all that is in "
+           "them, by commas; .gz and .xz are unpacked. Required.")
     string("output_file", None, "TFRecord file; with several shards its name gets "
            "-00000-of-00016 before .tfrecord. Required.")
     string("vocab_file", "./albert_config/vocab.txt", "Vocabulary, one token a line. Default: "
@@ -53,6 +54,8 @@ def define_input_flags(flag_values):
     flags.DEFINE_enum("segmenter", "jieba", ["jieba", "rjieba"], "Who cuts the words. Default: "
                       "jieba, as the public models had; rjieba is much faster, but cuts 1-2 % of "
                       "the sentences differently.", flag_values=flag_values)
+    string("user_dict", None, "Own words for jieba, one a line, after a space its frequency if "
+           "wanted, then its tag. Default: none, jieba's own dictionary.")
 
 
 def define_instance_flags(flag_values):
@@ -111,18 +114,31 @@ def main(flag_values):
     if run.masking == "dynamic" and not flag_values["dupe_factor"].present:
         run.dupe_factor = 1
     check_options(run)
-    paths = cli.match_files(run.input_file, "input_file")
-    documents.check_files(paths)
-    work = manifest.hidden_path(run.output_file, range_label(run.shard_range) + ".work")
+    paths = text_files(run.input_file)
+    label = range_label(run.shard_range)
+    work = manifest.hidden_path(run.output_file, label + ".work")
     try:
         os.makedirs(os.path.dirname(run.output_file) or ".", exist_ok=True)
-        shutil.rmtree(work, ignore_errors=True)
-        os.mkdir(work)
-        create(run, paths, work)
+        with cli.sole_writer(run.output_file, "output_file",
+                             manifest.hidden_path(run.output_file, label + cli.LOCK)):
+            try:
+                shutil.rmtree(work, ignore_errors=True)
+                os.mkdir(work)
+                create(run, paths, work)
+            finally:
+                shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise cli.UserError("--output_file={}: {}".format(run.output_file, error)) from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+
+
+def text_files(patterns):
+    """The files of text that patterns match, those of a folder's folders too."""
+    paths = cli.match_files(patterns, "input_file", functools.partial(glob.glob, recursive=True),
+                            inside="**")
+    documents.check_files(paths)
+    folders = set(map(os.path.dirname, paths))
+    logging.info("%d files of text in %d folders", len(paths), len(folders))
+    return paths
 
 
 def check_options(run):
@@ -137,6 +153,11 @@ def check_options(run):
         raise cli.UserError("--shard_range={}: every machine must be given the same "
                             "--num_shards".format(run.shard_range))
     parse_range(run.shard_range, run.num_shards)
+    if run.user_dict:
+        if run.non_chinese or run.segmenter != "jieba":
+            raise cli.UserError("--user_dict={}: only jieba takes own words, not --{}".format(
+                run.user_dict, "non_chinese" if run.non_chinese else "segmenter=rjieba"))
+        segmentation.read_user_dict(run.user_dict)
     vocab_size = len(tokenization.load_vocab(run.vocab_file))
     if run.masking == "dynamic" and vocab_size > records.WORD_START_BIT:
         raise cli.UserError("--masking=dynamic: at most {} tokens, {} has {}".format(
@@ -158,7 +179,7 @@ def create(run, paths, work):
     settings = shard_settings(run, num_bytes)
     chosen = parse_range(run.shard_range, settings.num_shards)
     spans = documents.make_spans(plain)
-    maker = shards.ShardMaker(settings, run.vocab_file, (work, plain, len(spans)))
+    maker = shards.ShardMaker(settings, run.vocab_file, (work, plain, len(spans)), run.user_dict)
     progress = manifest.Progress(run.output_file, range_label(run.shard_range))
     if not run.overwrite:
         progress.check(describe_output(maker, paths, num_bytes))
@@ -189,6 +210,7 @@ def shard_settings(run, num_bytes):
         logging.warning("--segmenter=rjieba cuts 1-2 % of the sentences unlike jieba")
     if not run.non_chinese:
         values["segmenter"] = segmentation.package_version(run.segmenter)
+    values["user_dict"] = manifest.file_hash(run.user_dict) if run.user_dict else None
     return shards.Settings(**values)
 
 

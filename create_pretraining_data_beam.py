@@ -7,7 +7,8 @@ In: text, as there, but not packed.  Out: the same shards, byte for byte, and a 
       --output_file=data/tf_news.tfrecord --pipeline_options='--runner=DirectRunner'
 
 Text and output may be on any file system that Beam knows (gs://, hdfs://, …). The workers of a
-cluster need this folder on their PYTHONPATH, and the vocabulary at the path of --vocab_file.
+cluster need this folder on their PYTHONPATH, and the vocabulary at the path of --vocab_file, own
+words at that of --user_dict.
 """
 
 import importlib
@@ -99,7 +100,7 @@ def find_text(patterns):
         sizes.update((entry.path, entry.size_in_bytes) for entry in found)
         return [entry.path for entry in found]
 
-    paths = cli.match_files(patterns, "input_file", find)
+    paths = cli.match_files(patterns, "input_file", find, inside="**")  # with folders below
     for path in paths:
         if os.path.splitext(path)[1].lower() in (".gz", ".xz"):
             raise cli.UserError("--input_file: {} is packed; here the text must be plain".format(
@@ -121,7 +122,7 @@ def main(flag_values):
     create_pretraining_data.check_options(run)
     paths, sizes = find_text(run.input_file)
     settings = create_pretraining_data.shard_settings(run, sum(sizes[path] for path in paths))
-    maker = shards.ShardMaker(settings, run.vocab_file)
+    maker = shards.ShardMaker(settings, run.vocab_file, user_dict=run.user_dict)
     description = create_pretraining_data.describe_output(
         maker, paths, sum(sizes[path] for path in paths))
     pieces = [piece for span in make_spans(paths, size_of=sizes.get) for piece in span]

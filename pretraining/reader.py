@@ -16,7 +16,7 @@ from math import isnan
 
 import tensorflow.compat.v1 as tf
 
-from cli import UserError, match_files
+from cli import UserError, match_files, refuse_pipes
 from pretraining import dynamic_masking, record_files
 from pretraining_data import manifest, records
 
@@ -46,13 +46,19 @@ def feature_lengths(seq_length, max_predictions):
 
 
 def find_files(patterns, flag_name):
-    """cli.match_files for TFRecords on any file system TensorFlow knows, gs:// among them."""
+    """cli.match_files for TFRecords on any file system TensorFlow knows, gs:// among them.
+
+    Of a folder the files are taken whose names hold .tfrecord or .tf_record, but no manifest.
+    """
     def find(pattern):
         try:
-            return tf.io.gfile.glob(pattern)
+            return [path for path in tf.io.gfile.glob(pattern) if not path.endswith(".json")]
         except tf.errors.NotFoundError:  # TensorFlow 1.15, where a folder is missing
             return []
-    return match_files(patterns, flag_name, find, tf.io.gfile.isdir, inside="*.tfrecord*")
+
+    found = match_files(patterns, flag_name, find, tf.io.gfile.isdir, inside="*.tf*record*")
+    refuse_pipes(found, flag_name)
+    return found
 
 
 def peek(files, seq_length, max_predictions, flag_name="input_file", skip_corrupt=False,

@@ -45,7 +45,8 @@ def check_encoding(name):
 
 
 def check_files(paths):
-    """Raises UserError for a file that is empty or cannot be read."""
+    """Raises UserError for a file that is empty or cannot be read, and for a pipe."""
+    cli.refuse_pipes(paths, "input_file")
     for path in paths:
         try:
             with open(path, "rb") as stream:

@@ -13,6 +13,7 @@ import importlib
 import re
 
 import numpy as np
+from absl import logging
 
 import cli
 import tokenization
@@ -38,16 +39,57 @@ MAX_MEMO_RUN = 64
 JIEBA_BLOCK = "\u4e00-\u9fd5a-zA-Z0-9+#&._%\\-"
 MAX_BLOCK = 2000
 JIEBA_PARTS = re.compile("[{0}]{{1,{1}}}|[^{0}]+".format(JIEBA_BLOCK, MAX_BLOCK))
+JIEBA_WORD = re.compile("[{}]+".format(JIEBA_BLOCK))
+USER_WORD = re.compile(r"(\S+)(?:\s+([1-9]\d{0,8}))?(?:\s+[A-Za-z]{1,4})?", re.ASCII)
 
 
-def load_cutter(name):
-    """Function text -> list of words by jieba or rjieba, its dictionary loaded."""
+def load_cutter(name, user_dict=None):
+    """Function text -> list of words by jieba or rjieba, its dictionary loaded.
+
+    user_dict: str, a file of own words for jieba, see read_user_dict. Those that jieba never finds,
+    because of the characters they hold, are counted in a warning.
+    """
     package = importlib.import_module(name)
     if name == "rjieba":
         return package.cut
     package.setLogLevel("WARNING")
-    package.initialize()
-    return package.lcut
+    if not user_dict:
+        package.initialize()
+        return package.lcut
+    cutter = package.Tokenizer()  # one of its own, for jieba.lcut keeps what it is told
+    cutter.initialize()
+    words = read_user_dict(user_dict)
+    for word, frequency in words:
+        cutter.add_word(word, frequency)
+    unseen = [word for word, _ in words if not JIEBA_WORD.fullmatch(word)]
+    if unseen:
+        logging.warning("--user_dict: %d of %d words have no effect, the first is %r: jieba looks "
+                        "for words of Chinese characters, letters, digits and +#&._%%- only",
+                        len(unseen), len(words), unseen[0])
+    return cutter.lcut
+
+
+def read_user_dict(path):
+    """[(word, frequency or None)] of a file of own words: `word`, `word 5`, `word n`, `word 5 n`.
+
+    Raises:
+      UserError: the file cannot be read, is not UTF-8, holds no word, or another kind of line.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="\n") as stream:
+            lines = [line.strip() for line in stream]
+    except (OSError, UnicodeDecodeError) as error:
+        raise cli.UserError("--user_dict: {}: {}".format(path, error)) from None
+    found = [(number, line, USER_WORD.fullmatch(line))
+             for number, line in enumerate(lines, 1) if line]
+    for number, line, match in found:
+        if not match:
+            raise cli.UserError("--user_dict: {}, line {}: {!r} is no word without spaces, then a "
+                                "frequency of 1 or more and a tag of at most four letters, each "
+                                "if wanted".format(path, number, line[:40]))
+    if not found:
+        raise cli.UserError("--user_dict: {} holds no word".format(path))
+    return [(match.group(1), match.group(2) and int(match.group(2))) for _, _, match in found]
 
 
 def package_version(name):

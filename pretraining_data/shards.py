@@ -20,11 +20,13 @@ BATCH_CHARACTERS = 1 << 17
 BLOCK_ROWS = 1024
 PAIR_STREAM, SHUFFLE_STREAM, MASK_STREAM = 1, 2, 3  # keep the random streams apart
 
-# Everything the records depend on but the text and the shard; the flags say what each is.
+# Everything the records depend on but the text and the shard; the flags say what each is, but that
+# user_dict is the SHA-256 of the file.
 Settings = collections.namedtuple(
     "Settings", "masking max_seq_length max_predictions_per_seq masked_lm_prob ngram "
                 "do_whole_word_mask continuation_targets do_lower_case non_chinese segmenter "
-                "input_encoding random_seed dupe_factor short_seq_prob compress num_shards")
+                "input_encoding random_seed dupe_factor short_seq_prob compress num_shards "
+                "user_dict", defaults=(None,))
 
 # ids, starts: flat arrays over the tokens; pairs: int array [n, 4]; counts: Counter.
 Prepared = collections.namedtuple("Prepared", "ids starts pairs counts")
@@ -52,25 +54,28 @@ class ShardMaker(object):
       settings: Settings.
       vocab_file: str.
       source: (index folder, plain files, number of spans) for documents.read_shard.
+      user_dict: str, the file of own words for jieba, or None.
     """
 
-    def __init__(self, settings, vocab_file, source=None):
+    def __init__(self, settings, vocab_file, source=None, user_dict=None):
         self.settings = settings
         self.vocab_file = vocab_file
         self.source = source
+        self.user_dict = user_dict
         self.tokenizer = tokenization.FullTokenizer(vocab_file, settings.do_lower_case)
         self.tables = masking.VocabTables(self.tokenizer.vocab, tokenization.is_cjk)
         self.segmenter = None
 
     def __reduce__(self):
-        return ShardMaker, (self.settings, self.vocab_file, self.source)
+        return ShardMaker, (self.settings, self.vocab_file, self.source, self.user_dict)
 
     def load(self):
         """Loads the segmenter's dictionary, once."""
         if self.segmenter is None:
             cut = None
             if not self.settings.non_chinese:
-                cut = segmentation.load_cutter(self.settings.segmenter.split("-")[0])
+                cut = segmentation.load_cutter(self.settings.segmenter.split("-")[0],
+                                               self.user_dict)
             self.segmenter = segmentation.Segmenter(self.tokenizer, cut)
 
     def __call__(self, job):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from absl import flags
-from helpers.toys import ROOT
+from helpers.toys import ROOT, write_text
 
 import cli
 
@@ -40,6 +40,17 @@ def test_flags_of_kindred_scripts_lead_to_the_right_one(flag, hint):
     assert finished.stderr.decode("utf-8").startswith("create_pretraining_data.py: error: there")
 
 
+def test_names_with_brackets_are_found_as_they_are(tmp_path):
+    folder = tmp_path / "a[1]"
+    os.mkdir(str(folder))
+    path = write_text(folder / "b[2].txt", "渔港")
+    write_text(folder / "b2.txt", "渔港")
+    assert cli.match_files(path, "input_file") == [path]
+    assert len(cli.match_files(str(folder), "input_file")) == 2
+    with pytest.raises(cli.UserError, match="no file matches"):
+        cli.match_files(str(tmp_path / "c[3].txt"), "input_file")
+
+
 HOLD = """
 import sys, time
 sys.path.insert(0, {root!r})
@@ -65,6 +76,7 @@ def test_a_folder_has_one_writer_until_that_is_killed(tmp_path):
     for _ in range(2):
         with cli.sole_writer(str(tmp_path), "output_dir"):
             pass
+        assert not os.listdir(str(tmp_path))
     with cli.sole_writer("gs://bucket/folder", "output_dir"):
         pass
 

@@ -18,7 +18,7 @@ from helpers.toys import TOY_SENTENCES, write_text
 import cli
 import create_pretraining_data
 import tokenization
-from pretraining_data import records, shards
+from pretraining_data import manifest, records, shards
 from pretraining_data.documents import Document
 
 SETTINGS = shards.Settings(
@@ -398,3 +398,70 @@ def test_other_settings_are_refused_before_the_text_is_read(toy_vocab, tmp_path,
     monkeypatch.setattr(create_pretraining_data, "index_spans", None)  # fails when it is called
     with pytest.raises(cli.UserError, match="settings.dupe_factor was .*, now 3; --overwrite"):
         create(toy_vocab, text, tmp_path / "tf.tfrecord", dupe_factor=3)
+
+
+def test_a_folder_is_read_with_its_folders(toy_vocab, tmp_path, caplog):
+    caplog.set_level("INFO")
+    for name in ("体育/2.txt", "体育/1.txt", "财经/a/3.txt", "4.txt", ".git/5.txt", "财经/.6.txt"):
+        os.makedirs(os.path.dirname(str(tmp_path / "in" / name)), exist_ok=True)
+        write_text(tmp_path / "in" / name, "\n".join(TOY_SENTENCES))
+    create(toy_vocab, tmp_path / "in", tmp_path / "tf.tfrecord", dupe_factor=1)
+    with open(str(tmp_path / "tf.manifest.json"), encoding="utf-8") as stream:
+        made = json.load(stream)
+    assert made["input"]["files"] == ["4.txt", "1.txt", "2.txt", "3.txt"]
+    assert made["totals"]["documents"] == 4
+    assert "4 files of text in 3 folders" in caplog.text
+
+
+def test_a_pipe_is_refused(toy_vocab, tmp_path):
+    os.mkfifo(str(tmp_path / "fifo"))
+    with pytest.raises(cli.UserError, match="--input_file: .*fifo is a pipe or device"):
+        create(toy_vocab, tmp_path / "fifo", tmp_path / "out" / "tf.tfrecord")
+
+
+def test_a_second_run_on_an_output_is_refused(toy_vocab, toy_corpus, tmp_path):
+    output = str(tmp_path / "tf.tfrecord")
+    with cli.sole_writer(output, "output_file", manifest.hidden_path(output, ".lock")):
+        with pytest.raises(cli.UserError, match="--output_file .* by another run, process"):
+            create(toy_vocab, toy_corpus, output)
+        create(toy_vocab, toy_corpus, tmp_path / "other.tfrecord")
+        create(toy_vocab, toy_corpus, output, num_shards=2, shard_range="1:2")
+    create(toy_vocab, toy_corpus, output, num_shards=2)
+    assert not [name for name in os.listdir(str(tmp_path)) if name.startswith(".")]
+
+
+def test_own_words_are_masked_whole_and_noted(toy_vocab, tmp_path):
+    text = write_text(tmp_path / "a.txt", "\n".join(["渔港的新桥很热闹", "老师让大家写短文"] * 3))
+    words = write_text(tmp_path / "words.txt", "\ufeff港的新桥\n\n让大 5000000 n\r\n")
+    output = tmp_path / "tf.tfrecord"
+    for masking in ("static", "dynamic"):
+        create(toy_vocab, text, output, user_dict=words, masking=masking, overwrite=True)
+        found = examples(output)
+    vocab, seen = tokenization.load_vocab(toy_vocab), collections.Counter()
+    for example in found:
+        tokens = np.frombuffer(example["token_ids"][0], "<u2")
+        starts, ids = tokens >> 15, (tokens & 32767).tolist()
+        for word in ("港的新桥", "让大"):
+            for place in [place for place in range(len(ids)) if ids[place:place + len(word)] == [
+                    vocab[char] for char in word]]:
+                assert starts[place:place + len(word)].tolist() == [1] + [0] * (len(word) - 1)
+                seen[word] += 1
+    assert len(seen) == 2
+    write_text(words, "港的新桥\n")
+    for changed in (words, ""):
+        with pytest.raises(cli.UserError, match="settings.user_dict was .*, now .*; --overwrite"):
+            create(toy_vocab, text, output, user_dict=changed, masking="dynamic")
+
+
+@pytest.mark.parametrize("content, more, words", [
+    ("渔港\n深度 学习方法 5\n", {}, ["line 2", "深度 学习方法"]), ("渔港 0", {}, ["line 1"]),
+    ("\n \n", {}, ["holds no word"]), ("渔港", {"segmenter": "rjieba"}, ["rjieba"]),
+    ("渔港", {"non_chinese": True}, ["--non_chinese"]), (None, {}, ["No such file"])])
+def test_own_words_are_checked(toy_vocab, toy_corpus, tmp_path, content, more, words):
+    path = str(tmp_path / "words.txt")
+    if content:
+        write_text(path, content)
+    with pytest.raises(cli.UserError) as error:
+        create(toy_vocab, toy_corpus, tmp_path / "out" / "tf.tfrecord", user_dict=path, **more)
+    assert all(word in str(error.value) for word in ["--user_dict"] + words), str(error.value)
+    assert not os.path.exists(str(tmp_path / "out"))

@@ -315,6 +315,13 @@ def test_bad_files_fail_before_any_work(place):
     assert (code, made) == (1, []) and "tf_a.tfrecord" in error
 
 
+def test_a_folder_becomes_one_output(place):
+    os.mkdir(str(place / "news"))
+    code, made, _ = calls(place, "news/")
+    assert code == 0 and len(made) == 1
+    assert "--input_file=news/" in made[0] and "data/tf_news.tfrecord" in str(made[0])
+
+
 def test_a_failing_interpreter_ends_the_script(place):
     write_text(place / "a.txt", "一。\n")
     write_text(place / "b.txt", "一。\n")

@@ -3,6 +3,7 @@
 import collections
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -201,7 +202,14 @@ def test_manifest_and_files_give_the_options(tmp_path, toy_vocab, toy_corpus, ta
     files = create_records(tmp_path, toy_vocab, toy_corpus, ngram=2, continuation_targets=True,
                            num_shards=2)
     source = reader.peek(files, LENGTH, PREDICTIONS)
-    assert reader.find_files(str(tmp_path), "input_file") == files  # no manifest
+    more = [str(tmp_path / name) for name in ("a.tf_record.1", "b.tf_record", "c.tfrecords")]
+    for path in more:
+        shutil.copy(files[0], path)
+    write_text(tmp_path / "b.tf_record.manifest.json", "{}")
+    assert reader.find_files(str(tmp_path), "input_file") == more + files  # no manifest
+    os.mkfifo(str(tmp_path / "d.tfrecord"))
+    with pytest.raises(UserError, match="--input_file: .*d.tfrecord is a pipe or device"):
+        reader.find_files(str(tmp_path), "input_file")
     assert source.masking.ngram == 2 and source.masking.mask_id == tables.mask
     assert np.array_equal(source.masking.ordinary, tables.ordinary)
     assert np.array_equal(source.masking.continuation, tables.continuation)

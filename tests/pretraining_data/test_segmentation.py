@@ -8,7 +8,7 @@ import os
 
 import jieba
 import pytest
-from helpers.toys import FIXTURES, ROOT, TOY_SENTENCES
+from helpers.toys import FIXTURES, ROOT, TOY_SENTENCES, write_text
 
 import cli
 import tokenization
@@ -131,3 +131,12 @@ def test_rjieba_where_it_is_installed_cuts_nearly_like_jieba(toy_vocab):
     for line in TOY_SENTENCES:
         assert "".join(cut(line)) == line
     assert sum(cut(line) == jieba.lcut(line) for line in TOY_SENTENCES) >= 11
+
+
+def test_own_words_stay_with_their_cutter_and_useless_ones_are_counted(tmp_path, caplog):
+    path = write_text(tmp_path / "words.txt", "渔港很\n卡·马\n")
+    plainly = jieba.lcut("渔港很热闹")
+    assert "渔港很" not in plainly
+    assert "渔港很" in segmentation.load_cutter("jieba", path)("渔港很热闹")
+    assert jieba.lcut("渔港很热闹") == segmentation.load_cutter("jieba")("渔港很热闹") == plainly
+    assert "1 of 2 words have no effect, the first is '卡·马'" in caplog.text
