@@ -213,8 +213,10 @@ def fine_tuned(subject, data, checkpoint, rate, seed, settings, results):
         shared, do_train=True, train_batch_size=32, learning_rate=rate, random_seed=seed,
         num_train_epochs=subject.epochs, init_checkpoint=checkpoint))
     run_command("run_classifier.py", dict(shared, eval_split="test"))
-    accuracy = {split: figures_of(os.path.join(folder, name))["accuracy"] for split, name in (
-        ("dev", "eval_results.txt"), ("test", "eval_results_test.txt"))}
+    accuracy = {}
+    for split, name in (("dev", "eval_results.json"), ("test", "eval_results_test.json")):
+        with open(os.path.join(folder, name), encoding="utf-8") as stream:
+            accuracy[split] = json.load(stream)["accuracy"]
     row = results.add(key, seconds=seconds, **accuracy)
     print("{} {} rate {} seed {}: dev {dev:.4f} test {test:.4f}".format(*key, **row), flush=True)
     return row
