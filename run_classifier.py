@@ -15,24 +15,27 @@ from absl import flags
 
 import cli
 import modeling
-from fine_tuning import fine_tuner, predictor, tasks, techniques
+from fine_tuning import fine_tuner, predictor, several_runs, tasks, techniques
 from fine_tuning.examples import (
     EncodedRows,
     TextEncoder,
     cached_examples,
+    fold_examples,
     label_order,
     random_batches,
     text_batches,
 )
-from fine_tuning.report import report_of, report_text, write_predictions
+from fine_tuning.report import report_of, report_text, write_predictions, write_report
 from training import failures
 
 CHECKED_ROWS = 200  # an export is compared with the model on so many
+FIGURES = ("accuracy", "macro_f1", "loss")  # on dev; the first one chooses
 REMEMBERED = ("task_name", "columns", "header", "data_dir", "input_encoding", "max_seq_length",
               "do_lower_case")
 
-Data = collections.namedtuple("Data", "task data_dir labels encoder input_encoding cache")
+Data = collections.namedtuple("Data", "task data_dir labels encoder input_encoding cache fold")
 # labels: of the classes, in order; encoder: TextEncoder; cache: folder of encoded files.
+# fold: None, or (its number from 1, their number): what dev is of the training file.
 
 
 def define_flags(flag_values):
@@ -55,6 +58,10 @@ def define_flags(flag_values):
            "input line by line. Default: the task's test file.")
     flags.DEFINE_float("classifier_dropout", 0.1, "Dropout before the classifier in training. "
                        "Default: BERT's.", flag_values=flag_values)
+    flags.DEFINE_integer(
+        "num_folds", 0, "Train so many models, each without one part of the training file, which "
+        "is its dev; predictions are the mean of all. Default: 0, one model.",
+        flag_values=flag_values)
     techniques.define_technique_flags(flag_values)
     flags.adopt_module_key_flags(fine_tuner, flag_values)
     flags.adopt_module_key_flags(techniques, flag_values)
@@ -66,6 +73,14 @@ def define_flags(flag_values):
 def find_split(data, split):
     """Path of the data file of a split; raises UserError if there is none."""
     return tasks.split_file(data.task, data.data_dir, split, tf.io.gfile.exists)
+
+
+def encode_split(data, split):
+    """examples.Examples of a split; in a run over folds train and dev share the training file."""
+    if not data.fold or split == "test":
+        return encode(data, find_split(data, split))
+    return fold_examples(encode(data, find_split(data, "train")), *data.fold,
+                         inside=split == "dev")
 
 
 def encode(data, source, need_labels=True, task=None):
@@ -137,7 +152,8 @@ def prepare_classifier(settings, description):
         settings.max_seq_length)
     labels = known_labels(task, settings.data_dir, settings.input_encoding, description)
     data = Data(task, settings.data_dir, labels, TextEncoder(tokenizer, settings.max_seq_length),
-                settings.input_encoding, os.path.join(settings.output_dir, "encoded"))
+                settings.input_encoding, os.path.join(settings.output_dir, "encoded"),
+                settings.fold)
     return data, fine_tuner.Run(
         settings, predictor.Predictor,
         dict({name: getattr(settings, name) for name in REMEMBERED}, labels=labels,
@@ -150,42 +166,45 @@ def train_classifier(run, data):
     """Trains, and looks at the dev file on the way if that is asked for."""
     settings = run.settings
     techniques.check_ranges(settings)
-    examples = encode(data, find_split(data, "train"))
-    dev = encode(data, find_split(data, "dev")) if fine_tuner.watches(settings) else None
+    examples = encode_split(data, "train")
+    dev = encode_split(data, "dev") if fine_tuner.watches(settings) else None
     chosen = techniques.techniques_of(settings, data.labels, np.bincount(
         EncodedRows(examples).targets, minlength=len(data.labels)))
     run.train(examples,
               classifier_loss(run.config, len(data.labels), settings.classifier_dropout, chosen),
-              lambda model: score(model, dev, "eval_batch_size")[0],
-              ("accuracy", "macro_f1", "loss"), report_text,
+              lambda model: score([model], dev, "eval_batch_size")[0],
+              FIGURES, report_text,
               {"with_mean": True} if chosen.ema_decay else None, ema_decay=chosen.ema_decay,
               rate_factors=techniques.rate_factors(run.config, chosen.layer_decay))
 
 
-def score(model, examples, batch_flag):
+def score(models, examples, batch_flag):
     """(report, or None where labels are missing; probabilities [rows, C]) of encoded examples.
 
-    batch_flag: name of the flag that says the rows of a step.
+    Args:
+      models: one or more Predictors, whose probabilities are averaged.
+      examples: examples.Examples.
+      batch_flag: name of the flag that says the rows of a step.
     """
-    tf.logging.info("%s with %s", examples.source, model.files.checkpoint)
-    rows = EncodedRows(examples)
-    with failures.forward_advice(batch_flag, model.batch_size, model.encoder.max_seq_length):
-        probabilities, log_probs = model.collected(rows, ("probabilities", "log_probs"))
-    report = None if examples.unlabelled else report_of(log_probs, rows.targets, model.labels)
-    return report, probabilities
+    rows, found = EncodedRows(examples), []
+    for model in models:
+        tf.logging.info("%s with %s", examples.source, model.files.checkpoint)
+        with failures.forward_advice(batch_flag, model.batch_size, model.encoder.max_seq_length):
+            found.append(model.collected(rows, ("probabilities", "log_probs")))
+    log_probs = np.logaddexp.reduce([pair[1] for pair in found]) - np.log(len(found))
+    report = None if examples.unlabelled else report_of(log_probs, rows.targets, models[0].labels)
+    return report, np.mean([pair[0] for pair in found], axis=0)
 
 
-def predict(model, data, source, output_dir):
+def predict(models, data, source, output_dir):
     """Writes test_results.tsv for a file, or the test file: a line for each line of it."""
     task = data.task
-    if not source:
-        source = find_split(data, "test")
-    elif not tf.io.gfile.exists(source):
-        raise cli.UserError("--predict_file: no file {!r}".format(source))
-    else:
+    if source:
         task = tasks.reader_for(task, source)
+    else:
+        source = find_split(data, "test")
     examples = encode(data, source, need_labels=False, task=task)
-    report, probabilities = score(model, examples, "predict_batch_size")
+    report, probabilities = score(models, examples, "predict_batch_size")
     path = os.path.join(output_dir, "test_results.tsv")
     write_predictions(path, probabilities, data.labels)
     tf.logging.info("%d rows of %s predicted: %s", examples.rows, source, path)
@@ -194,12 +213,58 @@ def predict(model, data, source, output_dir):
                                                                 report["accuracy"]))
 
 
+def require_files(data, settings):
+    """Raises UserError where a file is missing that the job reads once the training is over."""
+    if settings.do_eval and not data.fold:
+        find_split(data, settings.eval_split)
+    if settings.do_predict and not settings.predict_file:
+        find_split(data, "test")
+    if settings.do_predict and settings.predict_file not in (None, "-") and (
+            not tf.io.gfile.exists(settings.predict_file)):
+        raise cli.UserError("--predict_file: no file {!r}".format(settings.predict_file))
+
+
 def rows_to_check(data, seed):
     """Batches of rows to compare an export on; random ones where there are no files."""
     sources = tasks.files_there(data.task, data.data_dir, tf.io.gfile.exists)
     if sources:
         return text_batches(data.task, sources, data.input_encoding, data.encoder, CHECKED_ROWS)
     return random_batches(data.encoder, CHECKED_ROWS, seed)
+
+
+def classifier_jobs(settings, description):
+    """Trains, evaluates, predicts and exports as the flags say; see several_runs."""
+    data, run = prepare_classifier(settings, description)
+    require_files(data, settings)
+    return run.carry_out(
+        train=lambda: train_classifier(run, data),
+        report_on=lambda model: score([model], encode_split(data, settings.eval_split),
+                                      "eval_batch_size")[0],
+        report_text=report_text,
+        predict=lambda model: predict([model], data, settings.predict_file, settings.output_dir),
+        to_check=lambda: rows_to_check(data, settings.random_seed))
+
+
+def carry_out_over_folds(settings):
+    """Trains a model for each fold; evaluates and predicts test files by the mean of them all."""
+    several_runs.check_folds(settings)
+    tests = settings.do_eval and settings.eval_split == "test"
+    data, _ = prepare_classifier(settings, None)
+    require_files(data, several_runs.changed(settings, do_eval=tests))
+    folds = {"fold_{}".format(number): {"fold": (number, settings.num_folds)}
+             for number in range(1, settings.num_folds + 1)}
+    several_runs.trained_runs(settings, classifier_jobs, FIGURES, folds.items())
+    folders = [os.path.join(settings.output_dir, name) for name in folds]
+    if tests:
+        models = [predictor.Predictor(folder, settings.eval_batch_size) for folder in folders]
+        report, _ = score(models, encode_split(data, "test"), "eval_batch_size")
+        text = report_text(report)
+        write_report(settings.output_dir, "eval_results_test", report, text)
+        fine_tuner.print_text(text)
+    if settings.do_predict:
+        models = [predictor.Predictor(folder, settings.predict_batch_size) for folder in folders]
+        predict(models, data, settings.predict_file, settings.output_dir)
+    return 0
 
 
 def main(flag_values):
@@ -217,14 +282,10 @@ def main(flag_values):
     if settings.do_train and not 0 <= settings.classifier_dropout < 1:
         raise cli.UserError("--classifier_dropout is {}, must be from 0 to below 1".format(
             settings.classifier_dropout))
-    data, run = prepare_classifier(settings, description)
-    return run.carry_out(
-        train=lambda: train_classifier(run, data),
-        report_on=lambda model: score(model, encode(data, find_split(data, settings.eval_split)),
-                                      "eval_batch_size")[0],
-        report_text=report_text,
-        predict=lambda model: predict(model, data, settings.predict_file, settings.output_dir),
-        to_check=lambda: rows_to_check(data, settings.random_seed))
+    settings = several_runs.changed(settings, fold=None)
+    if settings.num_folds and settings.do_train:
+        return carry_out_over_folds(settings)
+    return several_runs.carry_out_over_seeds(settings, description, classifier_jobs, FIGURES)
 
 
 if __name__ == "__main__":

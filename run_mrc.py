@@ -17,7 +17,7 @@ from absl import flags
 
 import cli
 import modeling
-from fine_tuning import fine_tuner, predictor, reading
+from fine_tuning import fine_tuner, predictor, reading, several_runs
 from fine_tuning.examples import batches_of, cache_key, cached_rows, random_batches, read_bytes
 from fine_tuning.reading_metric import reading_report
 from fine_tuning.reading_predictor import OF_ANSWERS, OF_WINDOWS, ReadingPredictor
@@ -25,6 +25,7 @@ from fine_tuning.tasks import files_there, split_file, task_among
 from training import failures
 
 CHECKED_WINDOWS = 32  # an export is compared with the model on so many
+FIGURES = ("f1", "exact_match")  # on dev; the first one chooses
 REMEMBERED = ("task_name", "data_dir", "dev_file", "input_encoding",
               "do_lower_case") + tuple(OF_WINDOWS) + tuple(OF_ANSWERS)
 
@@ -166,7 +167,7 @@ def train_reader(run, data, dev):
     """Trains; dev: Questions to look at on the way, or None."""
     examples = encode_passages(data, os.path.join(run.settings.output_dir, "encoded"))
     run.train(examples, reader_loss(run.config), lambda model: report_on(model, dev),
-              ("f1", "exact_match"), report_lines)
+              FIGURES, report_lines)
 
 
 def answers_to(model, questions, batch_flag):
@@ -216,19 +217,9 @@ def passages_to_check(data, data_dir, seed):
     return batches_of(rows) or random_batches(data.encoder, CHECKED_WINDOWS, seed)
 
 
-def main(flag_values):
-    """Checks everything, then trains, evaluates, predicts and exports as the flags say.
-
-    Returns:
-      the exit code: 1 if a line of standard input did not read.
-    """
-    tf.logging.set_verbosity(tf.logging.INFO)
-    cli.require_flags(flag_values, ["output_dir"])
-    settings, _ = fine_tuner.recall(cli.settings_of(flag_values), cli.given_flags(flag_values),
-                                    ReadingPredictor.HEAD, REMEMBERED)
-    if settings.train_file and not settings.data_dir:
-        settings.data_dir = os.path.dirname(settings.train_file) or "."
-    fine_tuner.check_fine_tuning_settings(settings, cli.given_flags(flag_values))
+def reader_jobs(settings, description):
+    """Trains, evaluates, predicts and exports as the flags say; see several_runs."""
+    del description  # nothing of the model hangs on it
     data, run = prepare_reader(settings)
     asked = {split: questions_in(data, split, need_answers=split != "predict")
              for split in ("dev", "test", "predict")}
@@ -239,6 +230,23 @@ def main(flag_values):
         predict=lambda model: write_answers(model, asked["predict"], data.files["predict"],
                                             settings.output_dir),
         to_check=lambda: passages_to_check(data, settings.data_dir, settings.random_seed))
+
+
+def main(flag_values):
+    """Checks everything, then trains, evaluates, predicts and exports as the flags say.
+
+    Returns:
+      the exit code: 1 if a line of standard input did not read.
+    """
+    tf.logging.set_verbosity(tf.logging.INFO)
+    cli.require_flags(flag_values, ["output_dir"])
+    settings, description = fine_tuner.recall(
+        cli.settings_of(flag_values), cli.given_flags(flag_values), ReadingPredictor.HEAD,
+        REMEMBERED)
+    if settings.train_file and not settings.data_dir:
+        settings.data_dir = os.path.dirname(settings.train_file) or "."
+    fine_tuner.check_fine_tuning_settings(settings, cli.given_flags(flag_values))
+    return several_runs.carry_out_over_seeds(settings, description, reader_jobs, FIGURES)
 
 
 if __name__ == "__main__":

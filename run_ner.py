@@ -17,7 +17,7 @@ from absl import flags
 
 import cli
 import modeling
-from fine_tuning import crf, fine_tuner, labelling, predictor
+from fine_tuning import crf, fine_tuner, labelling, predictor, several_runs
 from fine_tuning.examples import (
     TextEncoder,
     batches_of,
@@ -41,6 +41,7 @@ from training import failures
 
 CHECKED_ROWS = 200  # an export is compared with the model on so many
 CRF_RATE = 100.0  # times the encoder's: at the encoder's own a CRF learns next to nothing
+FIGURES = ("f1", "precision", "recall")  # on dev; the first one chooses
 REMEMBERED = ("task_name", "data_dir", "input_encoding", "max_seq_length", "do_lower_case", "crf")
 
 NerTask = collections.namedtuple(
@@ -210,7 +211,7 @@ def train_tagger(run, data, sentences, dev):
     settings = run.settings
     examples = encode_windows(data, sentences, os.path.join(settings.output_dir, "encoded"))
     run.train(examples, tagger_head_loss(run.config, tags_of(data.scheme, data.types), settings),
-              lambda model: found_report(model, dev), ("f1", "precision", "recall"),
+              lambda model: found_report(model, dev), FIGURES,
               entity_report_text, {"crf": settings.crf},
               rate_factors=crf_rate_factors(settings))
 
@@ -266,18 +267,8 @@ def windows_to_check(data, seed):
         TextEncoder(data.tokenizer, max(5, data.max_seq_length)), CHECKED_ROWS, seed)
 
 
-def main(flag_values):
-    """Checks everything, then trains, evaluates, predicts and exports as the flags say.
-
-    Returns:
-      the exit code: 1 if a line of standard input did not read.
-    """
-    tf.logging.set_verbosity(tf.logging.INFO)
-    cli.require_flags(flag_values, ["output_dir"])
-    settings, description = fine_tuner.recall(
-        cli.settings_of(flag_values), cli.given_flags(flag_values), LabellingPredictor.HEAD,
-        REMEMBERED)
-    fine_tuner.check_fine_tuning_settings(settings, cli.given_flags(flag_values))
+def tagger_jobs(settings, description):
+    """Trains, evaluates, predicts and exports as the flags say; see several_runs."""
     data, sentences, run = prepare_tagger(settings, description)
     dev = tested = None
     if fine_tuner.watches(settings):
@@ -292,6 +283,21 @@ def main(flag_values):
         predict=lambda model: write_mentions(model, data, settings.predict_file,
                                              settings.output_dir, settings.cluener_submission),
         to_check=lambda: windows_to_check(data, settings.random_seed))
+
+
+def main(flag_values):
+    """Checks everything, then trains, evaluates, predicts and exports as the flags say.
+
+    Returns:
+      the exit code: 1 if a line of standard input did not read.
+    """
+    tf.logging.set_verbosity(tf.logging.INFO)
+    cli.require_flags(flag_values, ["output_dir"])
+    settings, description = fine_tuner.recall(
+        cli.settings_of(flag_values), cli.given_flags(flag_values), LabellingPredictor.HEAD,
+        REMEMBERED)
+    fine_tuner.check_fine_tuning_settings(settings, cli.given_flags(flag_values))
+    return several_runs.carry_out_over_seeds(settings, description, tagger_jobs, FIGURES)
 
 
 if __name__ == "__main__":

@@ -184,6 +184,28 @@ def cached_rows(source, key, folder, rows, need_labels):
     return examples
 
 
+def fold_examples(examples, number, count, inside):
+    """Examples of one part of an encoded file, or of all but that part, in a cache file beside it.
+
+    Args:
+      examples: Examples.  number: of the part, from 1; it has each count-th row.
+      count: of parts.  inside: whether the part itself is meant.
+    Raises:
+      UserError: there are fewer rows than parts.
+    """
+    if examples.rows < count:
+        raise UserError("{}: {} rows are too few for {} parts".format(
+            examples.source, examples.rows, count))
+    rows = EncodedRows(examples)
+    chosen = [row for row in range(examples.rows) if (row % count == number - 1) == inside]
+    name = "{}.{}_{}_of_{}".format(examples.source, "part" if inside else "without", number, count)
+    key = os.path.basename(examples.path).rpartition("-")[2].partition(".")[0]
+    return cached_rows(
+        name, key, os.path.dirname(examples.path),
+        lambda: ((rows[row][0].tolist(), rows[row][1], np.ravel(rows.targets[row]), False)
+                 for row in chosen), need_labels=True)
+
+
 def read_bytes(path):
     """The bytes of a file, local or remote."""
     with tf.io.gfile.GFile(path, "rb") as stream:

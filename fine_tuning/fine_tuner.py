@@ -58,6 +58,8 @@ def define_fine_tuning_flags(flag_values, measure, num_train_epochs, **shared):
                 measure))
     integer("patience", 0, "Stop after so many evaluations on dev without a better {}. Default: "
             "0, never.".format(measure))
+    integer("num_runs", 1, "Fine-tune so many times, with random_seed, random_seed + 1, ..., each "
+            "in run_<seed>/; say mean and spread on dev and keep the best model. Default: once.")
     boolean("pad_to_max_length", False, "Pad every batch to max_seq_length, as on a TPU. Off: to "
             "its longest row, several times faster.")
     flags.adopt_module_key_flags(run_settings, flag_values)
@@ -121,9 +123,9 @@ def flags_left_aside(settings):
     unused = {}
     if not settings.do_train:
         unused["nothing is trained"] = run_settings.TRAINING_FLAGS + (
-            "num_train_epochs", "warmup_proportion", "save_best", "patience", "classifier_dropout",
-            "crf_learning_rate", "layer_decay", "fgm_epsilon", "rdrop_weight", "label_smoothing",
-            "focal_gamma", "class_weights", "ema_decay")
+            "num_train_epochs", "warmup_proportion", "save_best", "patience", "num_runs",
+            "num_folds", "classifier_dropout", "crf_learning_rate", "layer_decay", "fgm_epsilon",
+            "rdrop_weight", "label_smoothing", "focal_gamma", "class_weights", "ema_decay")
         if settings.do_export:  # the seed draws the words on which it is compared
             unused["nothing is trained"] = tuple(
                 name for name in unused["nothing is trained"] if name != "random_seed")

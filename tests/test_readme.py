@@ -35,6 +35,8 @@ NOT_RUN = [
     ("benchmark", "takes minutes and data that are not part of the project"),
     ("convert_checkpoint.py", "tests/test_conversion_commands.py runs them one after the other"),
     ("--output_dir=output/from_", "the same"),
+    ("--num_runs", "tests/test_run_classifier.py runs it"),
+    ("--num_folds", "the same"),
     ("run_ner.py", "tests/test_run_ner.py runs it"),
     ("run_mrc.py", "tests/test_run_mrc.py runs it"),
     ("fill_mask.py", "tests/test_fill_mask.py runs it"),

@@ -61,6 +61,49 @@ def trained(tmp_path_factory, call):
     return str(folder)
 
 
+# --- several runs -----------------------------------------------------------------------------
+
+
+def test_runs_over_seeds_are_summed_up_and_the_best_model_is_kept(tmp_path, data, call, capsys):
+    call(tmp_path, "--do_train", "--do_predict", "--num_runs=2", data_dir=data, random_seed=7)
+    summary = results(tmp_path, "runs")
+    reports = [results(tmp_path / name) for name in ("run_7", "run_8")]
+    accuracies = [report["accuracy"] for report in reports]
+    assert [run["loss"] for run in summary["runs"].values()] == [r["loss"] for r in reports]
+    assert reports[0]["loss"] != reports[1]["loss"]
+    assert summary["mean"]["accuracy"] == pytest.approx(np.mean(accuracies))
+    assert summary["standard_deviation"]["accuracy"] == pytest.approx(np.std(accuracies, ddof=1))
+    best = tmp_path / summary["best"]
+    assert summary["runs"][summary["best"]]["accuracy"] == max(accuracies)
+    assert "mean\t{:.4f}".format(np.mean(accuracies)) in capsys.readouterr().out
+    chosen = [tf.train.load_checkpoint(predictor.chosen_checkpoint(str(folder))).get_tensor(
+        "output_bias") for folder in (tmp_path, best)]
+    np.testing.assert_array_equal(*chosen)
+
+
+def test_a_model_for_each_fold_and_their_mean(tmp_path, data, call):
+    call(tmp_path, "--do_train", "--do_predict", "--num_folds=2", data_dir=data)
+    folds = [str(tmp_path / "fold_{}".format(number)) for number in (1, 2)]
+    assert [results(fold)["examples"] for fold in folds] == [24, 24]  # of 48
+    assert list(results(tmp_path, "runs")["runs"]) == ["fold_1", "fold_2"]
+    with io.open(os.path.join(data, "test.txt"), encoding="utf-8") as stream:
+        pairs = [line.split("\t")[:2] for line in stream]
+    np.testing.assert_allclose(
+        predictions(tmp_path)[1],
+        np.mean([predictor.Predictor(fold).predict(pairs) for fold in folds], 0), atol=1e-6)
+
+
+@pytest.mark.parametrize("changes, message", [
+    (dict(num_runs=0), "--num_runs is 0, must be at least 1"),
+    (dict(num_folds=1), "--num_folds is 1, must be at least 2"),
+    (dict(num_folds=99), "48 rows are too few for 99 parts"),
+    (dict(num_folds=2, num_runs=2), "--num_folds=2 makes several models and does not go with "
+     "--num_runs")])
+def test_runs_and_folds_that_cannot_be_are_named(tmp_path, data, call, changes, message):
+    with pytest.raises(UserError, match=message):
+        call(tmp_path, "--do_train", data_dir=data, **changes)
+
+
 @pytest.fixture
 def copied(trained, tmp_path):
     return shutil.copytree(trained, str(tmp_path / "copy"))
