@@ -7,6 +7,7 @@ what is not finite; an orderly end, with a checkpoint, of a run that is told to 
 import collections
 import contextlib
 import datetime
+import math
 import signal
 import threading
 import time
@@ -22,7 +23,8 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class ProgressHook(tf.train.SessionRunHook):
     """Logs one line every few steps, with the means since the last one, and writes them as scalars.
 
-    step/total, losses, accuracies, learning rate, examples/s, tokens/s, time left.
+    step/total, losses, accuracies, learning rate, examples/s, tokens/s, time left. A step that a
+    loss scale skipped, whose gradients are not finite, is in no mean; left_out counts those.
     """
 
     def __init__(self, scalars, learning_rate, tokens, training, every_steps, output_dir):
@@ -58,15 +60,19 @@ class ProgressHook(tf.train.SessionRunHook):
 
     def report(self, seconds):
         """Logs and writes the means of the steps since the last report, which took `seconds`."""
-        def total(name):
-            return sum(float(values[name]) for values in self.steps)
-
         count = len(self.steps)
-        means = collections.OrderedDict((name, total(name) / count) for name in self.names)
+        taken = [values for values in self.steps
+                 if all(math.isfinite(values[name]) for name in self.names)]
+        means = collections.OrderedDict(
+            (name, sum(float(values[name]) for values in taken) / len(taken))
+            for name in self.names if taken)
+        if len(taken) < count:
+            means.update(left_out=count - len(taken))
         means.update(learning_rate=float(self.steps[-1]["learning_rate"]),
                      examples_per_second=self.training.batch_size * count / seconds)
         if "tokens" in self.fetches:
-            means.update(tokens_per_second=total("tokens") / seconds)
+            tokens = sum(float(values["tokens"]) for values in self.steps)
+            means.update(tokens_per_second=tokens / seconds)
         steps_left = max(self.training.num_train_steps - self.done, 0)
         tf.logging.info(
             "step %d/%d  %s  left %s", self.done, self.training.num_train_steps, "  ".join(
