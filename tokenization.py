@@ -42,14 +42,14 @@ def read_tokens(path):
     """The tokens of a vocabulary file, a list in the order of their ids.
 
     A line ends at "\\n" alone: two tokens of the Chinese vocabulary are U+2028, which
-    str.splitlines would take for a line end.
+    str.splitlines would take for a line end. A byte order mark at the start is none of them.
 
     Raises:
-      UserError: no such file, not UTF-8, an empty line.
+      UserError: no such file, not UTF-8, an empty line, a line of several columns.
     """
     try:
         with io.open(path, encoding="utf-8", newline="\n") as stream:
-            lines = stream.read().split("\n")
+            lines = stream.read().lstrip("\ufeff").split("\n")
     except OSError as error:
         raise cli.UserError("vocabulary {}: {}".format(path, error.strerror)) from error
     except UnicodeDecodeError as error:
@@ -60,6 +60,10 @@ def read_tokens(path):
     tokens = [line.strip(" \t\r") for line in lines]
     if "" in tokens:
         raise cli.UserError("vocabulary {}: line {} is empty".format(path, tokens.index("") + 1))
+    for number, token in enumerate(tokens, 1):
+        if "\t" in token:
+            raise cli.UserError("vocabulary {}, line {}: {!r} has a tab; a line is one token and "
+                                "nothing else".format(path, number, token))
     return tokens
 
 

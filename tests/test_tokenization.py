@@ -69,14 +69,16 @@ def test_the_vocabulary_is_loaded_line_by_line(real_vocab):
     assert [vocab[token] for token in tokenization.SPECIAL_TOKENS] == [0, 100, 101, 102, 103]
 
 
-def test_vocabulary_with_windows_line_ends_and_no_final_one(tmp_path):
-    path = write_text(tmp_path / "vocab.txt", "\r\n".join(toy_tokens()))
+@pytest.mark.parametrize("start", ["", "\ufeff"])
+def test_vocabulary_with_windows_line_ends_and_no_final_one(tmp_path, start):
+    path = write_text(tmp_path / "vocab.txt", start + "\r\n".join(toy_tokens()))
     assert list(tokenization.load_vocab(path)) == toy_tokens()
 
 
 @pytest.mark.parametrize("tokens, words", [
     (toy_tokens() + ["鱼"], ["'鱼'", "again in line {}".format(len(toy_tokens()) + 1)]),
     (["[PAD]", "", "鱼"], ["line 2 is empty"]),
+    (["[PAD]", "鱼\t7"], ["line 2", "'鱼\\t7' has a tab"]),
     ([token for token in toy_tokens() if token != "[MASK]"], ["[MASK] missing"])])
 def test_bad_vocabularies_are_refused(tmp_path, tokens, words):
     path = write_text(tmp_path / "vocab.txt", "\n".join(tokens) + "\n")
