@@ -4,14 +4,13 @@ import io
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from helpers.killed_runs import run_until_killed
 from helpers.toy_reading import ASKED, toy_passages, write_squad
 from helpers.toy_records import run_script
 from helpers.toys import ROOT, TOY_CONFIG, TOY_SENTENCES, toy_tokens, write_text
@@ -104,24 +103,14 @@ def test_forty_questions_are_learned_by_heart_and_the_best_is_kept(trained):
 def test_a_killed_training_goes_on_and_the_end_has_nothing_to_train(
         tmp_path, data, call, toy_vocab, small_config, caplog):
     folder = str(tmp_path / "out")
-    process = subprocess.Popen(
-        [sys.executable, os.path.join(ROOT, "run_mrc.py"), "--do_train"] + flags_of(
-            toy_vocab, small_config, folder, data_dir=data, num_train_epochs=400,
-            save_checkpoints_steps=4), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.time() + 120
-    while checkpoints.newest_checkpoint(folder) is None or not checkpoints.step_of(folder):
-        assert process.poll() is None and time.time() < deadline
-        time.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    step = checkpoints.step_of(folder)
-    steps_of_an_epoch = 7  # 108 windows in batches of 16
+    run_until_killed(run_mrc, 4, ["--do_train"] + flags_of(
+        toy_vocab, small_config, folder, data_dir=data, save_checkpoints_steps=4))
+    assert checkpoints.step_of(folder) == 4
     with caplog.at_level("INFO"):
         for _ in range(2):
-            call(folder, "--do_train", data_dir=data,
-                 num_train_epochs=(step + 3) / steps_of_an_epoch)
-    assert "training from step {} to {}".format(step, step + 3) in caplog.text
-    assert "nothing to train: {} is at step {}".format(folder, step + 3) in caplog.text
+            call(folder, "--do_train", data_dir=data)
+    assert "training from step 4 to 7" in caplog.text  # 108 windows in batches of 16
+    assert "nothing to train: {} is at step 7".format(folder) in caplog.text
 
 
 def test_other_lengths_put_the_old_model_aside(copied, data, call, caplog):

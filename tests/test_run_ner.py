@@ -4,18 +4,16 @@ import io
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from helpers.killed_runs import run_until_killed
 from helpers.toy_classifier import write_classifier
 from helpers.toy_entities import write_tagged
 from helpers.toy_records import run_script
-from helpers.toys import ROOT, TOY_CONFIG, toy_tokens, write_text
+from helpers.toys import TOY_CONFIG, toy_tokens, write_text
 
 import run_ner
 from cli import UserError
@@ -90,24 +88,14 @@ def test_overfits_keeps_the_best_by_f1_and_describes_itself(trained):
 
 def test_a_killed_run_goes_on_and_the_end_has_nothing_to_train(settings, call, tmp_path, caplog):
     folder = tmp_path / "out"
-    process = subprocess.Popen(
-        [sys.executable, os.path.join(ROOT, "run_ner.py"), "--do_train", "--num_train_epochs=400",
-         "--save_checkpoints_steps=4", "--output_dir=" + str(folder)] + [
-             "--%s=%s" % item for item in settings.items() if item[0] != "num_train_epochs"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.time() + 120
-    while checkpoints.newest_checkpoint(str(folder)) is None or not checkpoints.step_of(
-            str(folder)):
-        assert process.poll() is None and time.time() < deadline
-        time.sleep(0.1)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    step = checkpoints.step_of(str(folder))
+    run_until_killed(run_ner, 4, ["--do_train", "--save_checkpoints_steps=4"] + [
+        "--%s=%s" % item for item in dict(settings, output_dir=folder).items()])
+    assert checkpoints.step_of(str(folder)) == 4
     with caplog.at_level("INFO"):
-        call(folder, "--do_train", num_train_epochs=(step + 3) / 8)
-        call(folder, "--do_train", "--do_eval", num_train_epochs=(step + 3) / 8)
-    assert "training from step {} to {}".format(step, step + 3) in caplog.text
-    assert "nothing to train: {} is at step {}".format(folder, step + 3) in caplog.text
+        call(folder, "--do_train")
+        call(folder, "--do_train", "--do_eval")
+    assert "training from step 4 to 8" in caplog.text
+    assert "nothing to train: {} is at step 8".format(folder) in caplog.text
     assert report_of(folder)["sentences"] == 17
 
 
