@@ -152,5 +152,5 @@ def shape_list(x):
     known = x.shape.as_list()
     if None not in known:
         return known
-    dynamic = tf.shape(x)
-    return [dynamic[axis] if size is None else size for axis, size in enumerate(known)]
+    dynamic = tf.unstack(tf.shape(x))  # one operation, a slice of each would be four times as many
+    return [length if size is None else size for size, length in zip(known, dynamic)]
