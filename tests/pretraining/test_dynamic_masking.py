@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from absl import flags
+from helpers.toy_records import serialized, toy_record
 from helpers.toys import write_text
 
 import create_pretraining_data
@@ -299,6 +300,44 @@ def test_values_of_a_dynamic_record_are_checked(rows, tables, name, number, word
     with pytest.raises(UserError, match="x: " + words):
         reader.check_record(example.SerializeToString(), "x", LENGTH, PREDICTIONS,
                                        tables.size)
+
+
+def changed_record(record, name, value):
+    """A dynamic record with another value of a feature."""
+    example = tf.train.Example.FromString(record)
+    feature = example.features.feature[name]
+    values = feature.bytes_list.value if name == "token_ids" else feature.int64_list.value
+    values[0] = value
+    return example.SerializeToString()
+
+
+BAD_RECORDS = {  # what a good record becomes, and what is said of it
+    "static": (lambda record: serialized(toy_record(np.random.RandomState(0), LENGTH, PREDICTIONS)),
+               "holds masks in some records and none in others"),
+    "odd": (lambda record: changed_record(record, "token_ids", b"abc"), "odd number of bytes"),
+    "no token": (lambda record: changed_record(record, "token_ids", b""), "and below 0"),
+    "too long": (lambda record: changed_record(record, "token_ids", b"\1\0" * (LENGTH + 1)),
+                 "token_ids of length 65, must be from 1 to 64"),
+    "behind": (lambda record: changed_record(record, "segment_b_start", 1000), "holds 1000"),
+    "before": (lambda record: changed_record(record, "segment_b_start", -5), "holds -5"),
+    "label": (lambda record: changed_record(record, "next_sentence_labels", 2), "holds 2")}
+
+
+@pytest.mark.parametrize("kind", sorted(BAD_RECORDS))
+def test_a_later_record_that_does_not_fit_is_named_or_left_out(tmp_path, toy_vocab, toy_corpus,
+                                                               kind):
+    path, = create_records(tmp_path, toy_vocab, toy_corpus)
+    change, words = BAD_RECORDS[kind]
+    found = list(records.read_records(path))
+    with open(path, "ab") as stream:
+        stream.write(records.frame(change(found[0])))
+    source = reader.peek([path], LENGTH, PREDICTIONS)
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        first_batches(source, 1 + len(found), batch_size=1)
+    where, number, reason = reader.find_damage([source])
+    assert (where, number) == (path, len(found)) and words in reason
+    left = reader.without_corrupt(source, str(tmp_path / "intact"))
+    assert len(first_batches(left, 1 + len(found), batch_size=1)) == 1 + len(found)
 
 
 def test_a_static_manifest_is_checked_and_missing_shards_are_named(tmp_path, toy_vocab, toy_corpus,

@@ -1,6 +1,7 @@
 """The order of the records: a function of seed and step, the same in both TensorFlow versions."""
 
 import contextlib
+import gzip
 import itertools
 import struct
 
@@ -12,7 +13,7 @@ from helpers.toys import toy_tokens, write_text
 
 from cli import UserError
 from pretraining import reader
-from pretraining_data import records
+from pretraining_data import masking, records
 
 FILES, IN_A_FILE = 3, 7
 FIRST_TWELVE = [2, 3, 20, 16, 5, 17, 19, 9, 7, 18, 1, 15]  # with the default seed
@@ -140,6 +141,12 @@ def changed_bytes(name, value):
     return serialized(record)
 
 
+def dynamic_bytes():
+    """A dynamic record of the tokens 2, 5 and 3, as masking.Rows give it."""
+    return records.encode_dynamic(masking.Rows(
+        np.array([2, 5, 3]), np.ones(3, bool), np.array([0, 3]), np.array([2]), np.array([0])))[0]
+
+
 def without_targets():
     record = toy_record(np.random.RandomState(3))
     return serialized(dict(record, masked_lm_weights=np.zeros(3, np.float32)))
@@ -159,18 +166,24 @@ BAD_RECORDS = {  # bytes behind the fourth record, and what is said of them
     "weight": (records.frame(changed_bytes("masked_lm_weights", -1000)), "weights holds -1000"),
     "nan": (records.frame(changed_bytes("masked_lm_weights", np.nan)), "weights holds nan"),
     "no weight": (records.frame(without_targets()), "masked_lm_weights are 0 everywhere"),
+    "dynamic": (records.frame(dynamic_bytes()), "holds masks in some records and none in others"),
     "empty": (records.frame(b""), "records have no feature"),
     "no Example": (records.frame(b"\xff" * 40), "holds no tf.train.Example"),
     "length": (damaged_length(), "cut off in it"), "appended": (b"abc", "cut off in it")}
 
 
-@pytest.mark.parametrize("kind", sorted(BAD_RECORDS))
-def test_a_later_record_that_does_not_fit_ends_the_reading_or_is_left_out(tmp_path, kind):
+@pytest.mark.parametrize("kind, compressed", [(kind, False) for kind in sorted(BAD_RECORDS)] + [
+    (kind, True) for kind in ("place", "dynamic", "length")])
+def test_a_later_record_that_does_not_fit_ends_the_reading_or_is_left_out(
+        tmp_path, kind, compressed):
     path, (damage, words) = write_toy_records(tmp_path / "x", 4), BAD_RECORDS[kind]
-    with open(path, "ab") as stream:
-        stream.write(damage)
+    with open(path, "r+b") as stream:
+        damaged = stream.read() + damage
+        stream.seek(0)
+        stream.write(gzip.compress(damaged) if compressed else damaged)
+        stream.truncate()
     source = reader.peek([path], 16, 3, vocab_size=VOCAB)
-    with pytest.raises(tf.errors.InvalidArgumentError):
+    with pytest.raises((tf.errors.InvalidArgumentError, tf.errors.DataLossError)):
         rows_read(source)
     where, number, reason = reader.find_damage([source])
     assert (where, number) == (path, 4) and words in reason
