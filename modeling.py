@@ -358,16 +358,15 @@ def sentence_order_head(pooled_output, labels, config):
         return class_scores(pooled_output, labels, 2, config)
 
 
-def masked_lm_head(output, model, labels, weights, weight_sum=None):
+def masked_lm_head(output, model, labels, weights):
     """Predicts the words behind [MASK].
 
     Args:
-      output: [B, P, H], the last layer's rows of the masked tokens, see AlbertModel.outputs_at.
+      output: [B, P, H], the last layer's rows of the masked tokens, see AlbertModel.outputs_at;
+        or of the places in use alone, [M, H], with labels and weights [M].
       model: AlbertModel, whose embeddings the words are compared with.
       labels: int32 [B, P], which words they were.
       weights: float [B, P], 0 for unused places.
-      weight_sum: the loss is divided by it; default: the sum of weights. A micro-batch is given
-        the whole batch's sum.
     Returns:
       Head with example_loss [B*P], log_probs and logits [B*P, V].
     """
@@ -383,11 +382,9 @@ def masked_lm_head(output, model, labels, weights, weight_sum=None):
         bias = vector("output_bias", config.vocab_size)
         logits = tf.matmul(x, model.embedding_table, transpose_b=True) + bias
     weights = tf.reshape(weights, [-1])  # [B*P]
-    if weight_sum is None:
-        weight_sum = tf.reduce_sum(weights)
     head = softmax_head(logits, tf.reshape(labels, [-1]))  # labels [B*P]
     return head._replace(
-        loss=tf.reduce_sum(weights * head.example_loss) / (weight_sum + 1e-5))
+        loss=tf.reduce_sum(weights * head.example_loss) / (tf.reduce_sum(weights) + 1e-5))
 
 
 def classification_head(pooled_output, labels, num_labels, config, dropout_rate=0.0,

@@ -78,7 +78,8 @@ def define_flags(flag_values):
     integer("max_eval_steps", 0, "Steps of an evaluation. Default: 0, every record once.")
     integer("micro_batch_size", 0,
             "Sequences that a device computes at once; the gradient is the whole batch's whatever "
-            "it is. Default: 0, the most that the device's memory is estimated to hold.")
+            "it is. Default: 0, on a CPU a few of like length, else the most that the device's "
+            "memory is estimated to hold.")
     enum("recompute", "auto", ["auto", "true", "false"],
          "Keep only each layer's input and compute the rest again for the gradient, which takes a "
          "third more work. Default: auto, where not even one sequence fits without.")
@@ -107,8 +108,8 @@ def model_function(config, engine, training, unigram_loss=None):
       training: run_settings.Training, or None for evaluation alone.
       unigram_loss: see plateau.PlateauHook; None leaves that hook out.
     """
-    on_tpu = dict(use_tpu=bool(engine.tpu),
-                  bfloat16=bool(engine.tpu) and engine.precision == "bf16")
+    place = dict(use_tpu=bool(engine.tpu), fixed_shapes=engine.fixed_shapes,
+                 bfloat16=bool(engine.tpu) and engine.precision == "bf16")
 
     def watch(scalars):
         if unigram_loss is None:
@@ -120,7 +121,7 @@ def model_function(config, engine, training, unigram_loss=None):
         loss_scale = precision.LossScale() if engine.precision == "fp16" else None
         scalars, gradients = step.training_step(
             features, config, training.micro_batch_size, training.recompute,
-            loss_scale and loss_scale.value, **on_tpu)
+            loss_scale and loss_scale.value, **place)
         loss = scalars.pop("loss")
         if loss_scale:
             scalars["skipped_steps"] = loss_scale.skipped
@@ -129,7 +130,8 @@ def model_function(config, engine, training, unigram_loss=None):
             watch, gradients=gradients, loss_scale=loss_scale)
 
     def evaluate_batch(features):
-        loss, tensors = step.evaluation_step(features, config, **on_tpu)
+        rows = micro_batches.rows_cut_together(engine, *features["input_ids"].shape.as_list())
+        loss, tensors = step.evaluation_step(features, config, rows, **place)
         return estimator.eval_spec(engine, loss, step.evaluation_metrics, tensors)
 
     def model_fn(features, labels, mode, params):
@@ -287,7 +289,8 @@ def training_of(settings, config, engine, rows):
         config, memory.Shape(settings.max_seq_length, settings.max_predictions_per_seq), rows,
         memory.device_memory(engine.chosen, engine.session_config, settings.use_tpu),
         settings.micro_batch_size, settings.recompute,
-        on_host=not settings.use_tpu and "cpu" in engine.chosen.names[0])
+        on_host=not settings.use_tpu and "cpu" in engine.chosen.names[0],
+        most_rows=micro_batches.rows_cut_together(engine, rows, settings.max_seq_length))
     return run_settings.Training(
         settings.train_batch_size, settings.learning_rate, settings.num_train_steps,
         settings.num_warmup_steps, settings.optimizer, micro_batch_size, recompute,

@@ -3,10 +3,13 @@
 In: model sizes, lengths and settings.  Out: a table on stdout: steps/s, tokens/s, CPU-seconds a
 step, peak memory beside the estimate, and the model's arithmetic as a share of what a plain matrix
 product reaches in the same process. Or a table of how many sequences devices hold by the estimate.
+Or, of records, a table of what leaving padding out gains: CPU-seconds for 1000 tokens that are no
+padding, of processes that compute the padding and of processes that do not, one of each in turn.
 
   python benchmarks/pretraining_step.py --cases=tiny:32:128:20,base:4:512:76 \
     --settings=",--recompute=true" --pythons=.venv-tf1/bin/python,.venv-tf2/bin/python
   python benchmarks/pretraining_step.py --cases=base:1:128:20,base:1:512:76 --devices=12,24,80
+  python benchmarks/pretraining_step.py --cases=tiny:32:512:76 --records="data/tf*.tfrecord"
 """
 
 import collections
@@ -32,6 +35,7 @@ import cli
 import devices
 import modeling
 import run_pretraining
+from pretraining import reader
 from training import memory, micro_batches, run_settings
 
 CASE = re.compile(r"(tiny|base|large|xlarge|xxlarge)(:[1-9]\d*){3}$")
@@ -39,6 +43,11 @@ STATUS = "/proc/self/status"  # getrusage counts what the parent held when it wa
 MATRIX = 2048  # rows and columns of the plain matrix product
 HEADER = ("| TensorFlow | model, batch, length, predictions | flags | steps/s | tokens/s | "
           "CPU-s a step | peak MB | estimate MB | of matmul |")
+PADDING_HEADER = ("| TensorFlow | model, batch, length, predictions | flags | padding | "
+                  "CPU-s for 1000 tokens, padded | without padding | ratio | peak MB, padded | "
+                  "without padding |")
+PADDING_ROW = ("| {tensorflow} | {} | {} | {padding:.0%} | {:.3f} | {:.3f} | {:.2f} | {:.0f} | "
+               "{:.0f} |")
 ROW = ("| {tensorflow} | {} | {} | {steps_per_second:.3g} | {tokens_per_second:.0f} | "
        "{cpu_seconds:.2f} | {peak:.0f} | {estimate:.0f} | {share:.0%} |")
 
@@ -56,6 +65,11 @@ def define_flags(flag_values):
     string("devices", None,
            "Memory of devices in GB, by commas: prints how many sequences they hold by the "
            "estimate, without and with --recompute. Default: none, measure.")
+    string("records", None,
+           "TFRecords, whose steps are measured with and without their padding in place of random "
+           "words. Default: none, full sequences.")
+    flags.DEFINE_bool("padded", False, "With --measure and --records: compute the padding. Off: as "
+                      "run_pretraining.py.", flag_values=flag_values)
     flags.DEFINE_integer("steps", 5, "Steps that are counted. Default: some seconds' work.",
                          flag_values=flag_values)
     flags.DEFINE_integer("warm_up", 2, "Steps before, which are not counted. Default: until the "
@@ -154,8 +168,11 @@ def check_flags(asked):
             asked.devices))
 
 
-def settled(config, lengths, arguments):
-    """(Engine, Training) as run_pretraining.py would make them of its arguments."""
+def settled(config, lengths, arguments, padded=False):
+    """(Engine, Training) as run_pretraining.py would make them of its arguments.
+
+    padded: bool, whether all of the padding is computed, of the whole batch at once if it fits.
+    """
     values = flags.FlagValues()
     run_pretraining.define_flags(values)
     values(["run_pretraining.py", "--do_train", "--output_dir=" + tempfile.gettempdir()]
@@ -170,43 +187,81 @@ def settled(config, lengths, arguments):
                             "one".format(" ".join(arguments)))
     micro_batches.check_micro_batch_size(settings.micro_batch_size, settings.train_batch_size)
     engine = run_settings.engine_of(settings, None, chosen, settings.precision, settings.xla)
+    if padded:
+        engine = engine._replace(fixed_shapes=True)
     return engine, run_pretraining.training_of(settings, config, engine, settings.train_batch_size)
 
 
-def measure(case, steps, warm_up, arguments):
-    """Runs the steps of one row in this process; returns its figures by name."""
-    config, lengths = model_of(case), lengths_of(case)
-    engine, training = settled(config, lengths, arguments)
-    memory.keep_freed_memory(not training.recompute)
-    with tf.Graph().as_default():
+def built(config, lengths, engine, training, records):
+    """(EstimatorSpec, tokens of a step that are no padding), of records or of random words."""
+    if records:
+        source = reader.peek(reader.find_files(records, "records"), *lengths[1:],
+                             flag_name="records", vocab_size=config.vocab_size)
+        features = tf.data.make_one_shot_iterator(
+            reader.training_dataset(source, lengths[0], engine.random_seed)).get_next()
+    else:
         features = {name: tf.placeholder_with_default(value, value.shape)
                     for name, value in random_batch(config, *lengths).items()}
-        spec = run_pretraining.model_function(config, engine, training)(
-            features, None, tf.estimator.ModeKeys.TRAIN, {})
+    spec = run_pretraining.model_function(config, engine, training)(
+        features, None, tf.estimator.ModeKeys.TRAIN, {})
+    return spec, tf.reduce_sum(features["input_mask"])
+
+
+def measure(case, steps, warm_up, arguments, records=None, padded=False):
+    """Runs the steps of one row in this process; returns its figures by name."""
+    config, lengths = model_of(case), lengths_of(case)
+    engine, training = settled(config, lengths, arguments, padded)
+    memory.keep_freed_memory(not training.recompute)
+    with tf.Graph().as_default():
+        spec, tokens = built(config, lengths, engine, training, records)
+        words = []
         with tf.Session(config=engine.session_config) as session:
+            def run():
+                words.append(session.run([tokens, spec.loss, spec.train_op])[0])
+
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-            for _ in range(warm_up):
-                session.run([spec.loss, spec.train_op])
-            cpu, clock = timed(lambda: session.run([spec.loss, spec.train_op]), steps)
+            timed(run, warm_up)
+            del words[:]
+            cpu, clock = timed(run, steps, np.mean if records else np.median)
     peak = peak_megabytes()  # before the matrix product has its say
     estimate = memory.step_bytes(config, memory.Shape(*lengths[1:]), training.micro_batch_size,
                                  lengths[0], training.recompute)
     return collections.OrderedDict([
         ("tensorflow", tf.__version__), ("steps_per_second", 1.0 / clock),
-        ("tokens_per_second", lengths[0] * lengths[1] / clock), ("cpu_seconds", cpu),
+        ("tokens_per_second", np.mean(words) / clock), ("cpu_seconds", cpu),
         ("peak", peak), ("estimate", estimate / 2.0 ** 20),
+        ("padding", 1.0 - np.mean(words) / (lengths[0] * lengths[1])),
+        ("cpu_of_1000", 1000.0 * cpu / np.mean(words)),
         ("share", model_flops(config, *lengths) / cpu / matmul_rate())])
 
 
-def measure_elsewhere(python, case, steps, warm_up, setting):
+def measure_elsewhere(python, case, asked, setting, *arguments):
     """measure() in a process of its own, whose peak memory is the row's alone."""
-    command = [python, os.path.abspath(__file__), "--measure=" + case, "--steps={}".format(steps),
-               "--warm_up={}".format(warm_up), "--settings=" + setting]
+    command = [python, os.path.abspath(__file__), "--measure=" + case,
+               "--steps={}".format(asked.steps), "--warm_up={}".format(asked.warm_up),
+               "--settings=" + setting] + list(arguments)
     finished = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if finished.returncode:
         raise cli.UserError("{} failed:\n{}".format(
             " ".join(command), finished.stderr.decode("utf-8", "replace")[-3000:]))
     return json.loads(finished.stdout.decode("utf-8").splitlines()[-1])
+
+
+def step_row(python, case, asked, setting):
+    """A row of what a full step takes."""
+    rows = [measure_elsewhere(python, case, asked, setting) for _ in range(asked.repeat)]
+    row = min(rows, key=lambda found: found["cpu_seconds"])
+    return ROW.format(case.replace(":", ", "), setting or "—", **row)
+
+
+def padding_row(python, case, asked, setting):
+    """A row of what the records take with and without their padding."""
+    rows = [[measure_elsewhere(python, case, asked, setting, "--records=" + asked.records, extra)
+             for extra in ("--padded", "--nopadded")] for _ in range(asked.repeat)]
+    cpu, peak = [[min(row[name] for row in column) for column in zip(*rows)]
+                 for name in ("cpu_of_1000", "peak")]
+    return PADDING_ROW.format(case.replace(":", ", "), setting or "—", cpu[0], cpu[1],
+                              cpu[1] / cpu[0], *peak, **rows[0][0])
 
 
 def print_capacities(cases, gigabytes):
@@ -228,19 +283,18 @@ def main(flag_values):
     if flag_values.measure:
         sys.stdout.write(json.dumps(measure(
             flag_values.measure, flag_values.steps, flag_values.warm_up,
-            flag_values.settings.split())) + "\n")
+            flag_values.settings.split(), flag_values.records, flag_values.padded)) + "\n")
         return
     if flag_values.devices:
         print_capacities(cases, flag_values.devices.split(","))
         return
-    print(HEADER + "\n" + "|---" * 9 + "|")
+    header, row_of = (PADDING_HEADER, padding_row) if flag_values.records else (HEADER, step_row)
+    print(header + "\n" + "|---" * (header.count("|") - 1) + "|")
+    asked = cli.settings_of(flag_values)
     for case in cases:
         for setting in flag_values.settings.split(","):
             for python in flag_values.pythons.split(","):
-                rows = [measure_elsewhere(python, case, flag_values.steps, flag_values.warm_up,
-                                          setting) for _ in range(flag_values.repeat)]
-                row = min(rows, key=lambda found: found["cpu_seconds"])
-                print(ROW.format(case.replace(":", ", "), setting or "—", **row))
+                print(row_of(python, case, asked, setting))
                 sys.stdout.flush()
 
 

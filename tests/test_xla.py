@@ -20,7 +20,8 @@ def three_losses(config, micro_batch_size, recompute, optimizer, compiled):
     """The losses of three steps on one batch, and a weight after them."""
     def train(*arrays):
         features = dict(zip(sorted(batch), arrays))
-        scalars, gradients = step.training_step(features, config, micro_batch_size, recompute)
+        scalars, gradients = step.training_step(features, config, micro_batch_size, recompute,
+                                                 fixed_shapes=compiled)
         update = optimization.create_optimizer(
             scalars["loss"], 0.01, 10, 0, optimizer, gradients=gradients)
         with tf.control_dependencies([update.op]):

@@ -14,6 +14,8 @@ import os
 import tensorflow.compat.v1 as tf
 from tensorflow.python.client import device_lib
 
+from training.micro_batches import even_sizes
+
 FLOAT = 4  # bytes
 USABLE = 0.8  # of a device's memory; the rest is for what the estimate does not know
 # Interpreter, TensorFlow and input pipeline on the host; TensorFlow 2 comes with more.
@@ -124,7 +126,7 @@ def device_memory(chosen, session_config, use_tpu=False):
 
 
 def choose_micro_batch(config, shape, batch_size, memory, micro_batch_size=0,
-                       recompute="auto", on_host=True):
+                       recompute="auto", on_host=True, most_rows=None):
     """The micro-batch size and whether to recompute, so that a step fits the device; logs both.
 
     Micro-batches cost next to nothing, so they come before recomputation.
@@ -135,12 +137,13 @@ def choose_micro_batch(config, shape, batch_size, memory, micro_batch_size=0,
       micro_batch_size: 0 for the whole batch if it fits, else the largest power of two that divides
         it and fits; any other number is taken as it is.
       recompute: "auto", "true" or "false".
+      on_host: see step_bytes.
+      most_rows: where less is chosen than fits, for speed, how many sequences at most.
     Returns:
       (sequences computed at once, bool).
     """
-    sizes = [micro_batch_size] if micro_batch_size else [batch_size] + [
-        2 ** power for power in range(batch_size.bit_length(), -1, -1)
-        if batch_size % 2 ** power == 0 and 2 ** power < batch_size]
+    sizes = [micro_batch_size] if micro_batch_size else [
+        rows for rows in even_sizes(batch_size) if rows <= (most_rows or batch_size)]
     modes = {"auto": [False, True], "true": [True], "false": [False]}[recompute]
     candidates = [(rows, again) for again in modes for rows in sizes]
 

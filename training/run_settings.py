@@ -24,10 +24,11 @@ Training = collections.namedtuple(
 
 Engine = collections.namedtuple(
     "Engine", "output_dir save_checkpoints_steps keep_checkpoint_max log_every_steps random_seed "
-    "plan chosen session_config precision tpu")
+    "plan chosen session_config precision tpu fixed_shapes", defaults=(False,))
 # plan: checkpoints.Plan that a run starts from where output_dir holds no checkpoint, or None.
 # chosen: devices.Devices to train on; session_config: ConfigProto of its sessions.
 # precision: one of precision.PRECISIONS; tpu: Tpu, or None.
+# fixed_shapes: bool, whether a compiler wants shapes that do not depend on the rows.
 
 Tpu = collections.namedtuple("Tpu", "name zone project master cores iterations batch_sizes")
 # batch_sizes: {flag: value} for those of BATCH_SIZES that the script has.
@@ -138,4 +139,4 @@ def engine_of(settings, plan=None, chosen=devices.ALONE, precision="fp32", xla=F
     return Engine(
         settings.output_dir, settings.save_checkpoints_steps, settings.keep_checkpoint_max,
         settings.log_every_steps, settings.random_seed, plan, chosen, session_config, precision,
-        tpu)
+        tpu, fixed_shapes=xla or settings.use_tpu)

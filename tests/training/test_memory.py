@@ -85,6 +85,11 @@ def test_recomputation_comes_when_a_single_sequence_does_not_fit(caplog):
     assert choice(xxlarge, 4, 1000, recompute="true") == (4, True)
 
 
+def test_no_more_rows_are_chosen_than_are_wanted():
+    assert choice(sized("base"), 64, 1000, most_rows=8) == (8, False)
+    assert choice(sized("base"), 64, 1000, most_rows=8, micro_batch_size=32) == (32, False)
+
+
 def test_micro_batch_size_must_divide_the_batch():
     check_micro_batch_size(0, 8)
     check_micro_batch_size(4, 8)
@@ -152,7 +157,8 @@ def test_recomputed_layers_stay_within_700_megabytes():
         assert peak < 700
 
 
-@pytest.mark.parametrize("flags", ["", "--recompute=true --micro_batch_size=8"])
+@pytest.mark.parametrize("flags", [
+    "--micro_batch_size=32", "--recompute=true --micro_batch_size=8"])
 def test_estimate_is_near_the_measured_peak(flags):
     """Within a third, for tiny at batch 32; benchmarks/pretraining_step.py shows more."""
     finished = subprocess.run(

@@ -1,5 +1,7 @@
 """Micro-batches and recomputation: the numbers of the whole batch, whatever it is cut into."""
 
+import types
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -8,6 +10,7 @@ from helpers.toy_models import ROWS, toy_batch, toy_model
 import layers
 import modeling
 from pretraining import step
+from training import micro_batches
 
 
 def results(config, micro_batch_size, recompute=False, batch=None):
@@ -109,3 +112,36 @@ def test_dropout_is_drawn_anew_for_the_recomputation_alike():
     plain = results(config, 4)
     assert_equal_steps(plain, results(config, 4, True))
     assert abs(plain[0]["loss"] - results(toy_model(), 4)[0]["loss"]) > 1e-3
+
+
+@pytest.mark.parametrize("batch_size, length, rows", [
+    (32, 512, 2), (64, 128, 8), (32, 32, 32), (12, 512, 2), (7, 512, 1), (7, 256, 7)])
+def test_a_cpu_cuts_few_rows_together_and_other_devices_all(batch_size, length, rows):
+    def engine(name, fixed_shapes=False):
+        return types.SimpleNamespace(fixed_shapes=fixed_shapes,
+                                     chosen=types.SimpleNamespace(names=[name]))
+
+    found = [micro_batches.rows_cut_together(made, batch_size, length) for made in (
+        engine("/cpu:0"), engine("/gpu:0"), engine("/cpu:0", fixed_shapes=True))]
+    assert found == [rows, batch_size, batch_size]
+
+
+def test_rows_of_like_length_are_together_and_cut_whatever_their_width():
+    widths = [3, 0, 17, 8, 3, 1]
+    mask = np.array([[1] * width + [0] * (20 - width) for width in widths])
+    mask[0, 1] = 0  # what lies before a row's end counts as well
+    with tf.Graph().as_default(), tf.Session() as session:
+        features = {"mask": tf.placeholder(tf.int32, [6, None]),
+                    "place": tf.range(6, dtype=tf.int32)}
+
+        def contribution(rows):
+            short = micro_batches.cut(rows, ["mask"], micro_batches.longest(rows["mask"]))
+            number = tf.cast(tf.reduce_sum(tf.constant([1, 10]) * rows["place"]), tf.float32)
+            return [number * tf.cast(tf.shape(short["mask"])[1], tf.float32)]
+
+        sums, gradients = micro_batches.sum_over_micro_batches(
+            contribution, features, 2, lengths=micro_batches.row_lengths(features["mask"]))
+        found = session.run(sums, {features["mask"]: mask})
+    assert gradients == []
+    # Longest first: rows 2 and 3, 0 and 4, 5 and 1, cut to 20 (for 24), 8 and 8.
+    assert found == [(2 + 30) * 20 + (0 + 40) * 8 + (5 + 10) * 8]

@@ -129,7 +129,8 @@ def test_the_step_compiles_with_static_shapes_as_on_a_tpu(name, recompute, rows,
     def compiled(*values):
         loss, op = train_step(
             config, dict(zip(sorted(batch), values)), optimizer, micro_batch_size=rows,
-            recompute=recompute, use_tpu=True, bfloat16=name == "bf16")
+            recompute=recompute, use_tpu=True, bfloat16=name == "bf16",
+            fixed_shapes=True)
         with tf.control_dependencies([op]):
             return [tf.identity(loss)]
 
