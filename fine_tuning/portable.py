@@ -2,18 +2,42 @@
 
 In: a fine-tuned model.  Out: the bytes of a .tflite file with the signature serving_default
 (TensorFlow 2.15's converter) or of an .onnx file (tf2onnx), and what runs them. Both take token ids
-[B, S] by the names of the SavedModel's inputs, of any batch size and length.
+[B, S] by the names of the SavedModel's inputs, of any batch size and length; inputs_of makes them
+of texts, for whatever runs the files and for TensorFlow Serving.
 """
 
 import importlib
+import os
 
 import tensorflow.compat.v1 as tf
 
 from cli import UserError
-from fine_tuning.predictor import FEATURES
+from fine_tuning.examples import TextEncoder, padded_arrays
+from fine_tuning.predictor import EXTRA, FEATURES, VOCABULARY, read_description, saved_model_in
+from tokenization import FullTokenizer
 
 SIGNATURE = "serving_default"
 OPSET = 15  # of ONNX; runtimes since 2021 know it
+
+
+def inputs_of(folder, rows):
+    """What an exported classifier takes: int32 [B, S] by name, of texts or pairs of texts.
+
+    Args:
+      folder: the SavedModel or that of its versions.  rows: list of str or (str, str).
+    Raises:
+      UserError: no exported classifier.
+    """
+    saved_model = saved_model_in(folder)
+    home = os.path.join(saved_model or folder, EXTRA)
+    description = read_description(home) if saved_model else None
+    if not description or description["head"] != "classifier":
+        raise UserError("{} holds no exported classifier".format(folder))
+    encoder = TextEncoder(
+        FullTokenizer(os.path.join(home, VOCABULARY), do_lower_case=description["do_lower_case"]),
+        description["max_seq_length"])
+    return dict(zip(FEATURES, padded_arrays([
+        encoder(*([row] if isinstance(row, str) else row))[:2] for row in rows])))
 
 
 # --- TFLite -----------------------------------------------------------------------------------

@@ -179,7 +179,10 @@ class Handler(tornado.web.RequestHandler):
 
 @tornado.web.stream_request_body
 class PredictHandler(Handler):
-    """Answers rows; what is too large is refused before it is read."""
+    """Answers rows; of what is too large the rest is thrown away, then it is refused.
+
+    Refused at once, it would meet a closed connection while it sends, and see no reason.
+    """
 
     PATH, SUPPORTED_METHODS = "/predict", ("POST",)
 
@@ -189,15 +192,8 @@ class PredictHandler(Handler):
 
     def prepare(self):
         super().prepare()
-        length = self.request.headers.get("Content-Length", "0")
-        self.check_size(int(length) if length.isdecimal() else 0)
         if self.server.ending:
             raise Refused(503, "the server is ending")
-
-    def check_size(self, size):
-        """Raises Refused if a body has more bytes than are taken."""
-        if size > self.server.limits.body:
-            raise Refused(413, "the body has more than {} bytes".format(self.server.limits.body))
 
     def data_received(self, chunk):
         self.size += len(chunk)
@@ -206,8 +202,9 @@ class PredictHandler(Handler):
 
     async def post(self):
         """Waits for the answers of all rows."""
-        self.check_size(self.size)
         server = self.server
+        if self.size > server.limits.body:
+            raise Refused(413, "the body has more than {} bytes".format(server.limits.body))
         rows = rows_of(b"".join(self.chunks), server.service.texts, server.limits)
         try:
             self.future = server.batcher.submit(rows)

@@ -69,6 +69,18 @@ def test_the_signature_is_what_tensorflow_serving_asks_for(model, tmp_path):
         export.export_saved_model(model, str(tmp_path))
 
 
+def test_texts_become_what_an_exported_model_takes(folder, model, tmp_path):
+    export.export_saved_model(model, str(tmp_path / "3"))
+    inputs = portable.inputs_of(str(tmp_path), PAIRS[:5])
+    assert list(inputs) == ["input_ids", "input_mask", "segment_ids"]
+    found = model.output_arrays(*inputs.values())["probabilities"]
+    assert np.abs(found - model.predict(PAIRS[:5])).max() < 1e-6
+    one, = portable.inputs_of(str(tmp_path), ["天气"])["input_ids"]
+    assert list(one) == model.encoder("天气")[0]
+    with pytest.raises(UserError, match="no exported classifier"):
+        portable.inputs_of(folder, PAIRS)
+
+
 @needs_2_15
 def test_tflite_files_have_a_signature_and_agree_with_the_model(model, batches, tmp_path):
     export.export_saved_model(model, str(tmp_path / "saved"))

@@ -99,6 +99,17 @@ def test_a_body_in_chunks_has_the_same_limit(port):
     assert ask(port, "POST", "/predict", chunks(3000))[0] == 413
 
 
+def test_a_huge_body_sees_why_it_is_refused_and_the_connection_goes_on(model):
+    with served(model.service, body=1 << 16) as running:
+        connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=20)
+        for body, status in ((b"x" * (1 << 21), 413), (b'{"rows": ["a"]}', 200)) * 3:
+            connection.request("POST", "/predict", body)
+            response = connection.getresponse()
+            assert (response.status, b"more than 65536 bytes" in response.read()) == (
+                status, status == 413)
+        connection.close()
+
+
 def test_a_fault_of_the_server_is_not_shown_and_does_not_spread(port):
     assert predict(port, ["fault"]) == (500, {"error": "Internal Server Error"})
     assert predict(port, ["a"]) == answers([1])
