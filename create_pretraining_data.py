@@ -299,16 +299,16 @@ def check_totals(totals, progress, chosen):
 
 def closing_report(totals, progress, chosen, seconds):
     """Logs the closing report."""
-    share = {name: 100.0 * totals[part] / max(totals[whole], 1) for name, part, whole in (
+    percent = {name: 100.0 * totals[part] / max(totals[whole], 1) for name, part, whole in (
         ("swapped", "swapped", "instances"), ("unknown", "unknown tokens", "tokens"),
         ("padding", "padding", "places"), ("reached", "characters in instances", "characters"))}
     lines = [
         "{documents} documents, {sentences} sentences, {characters} characters".format(**totals),
         "{instances} instances, {swapped:.1f} % swapped".format(
-            instances=totals["instances"], swapped=share["swapped"]),
+            instances=totals["instances"], swapped=percent["swapped"]),
         "{unknown:.2f} % of the tokens are [UNK], {padding:.1f} % of the places are padding".format(
-            **share),
-        "{reached:.2f} % of the characters are in an instance".format(**share)]
+            **percent),
+        "{reached:.2f} % of the characters are in an instance".format(**percent)]
     lines += ["{}: {}".format(name, totals[name]) for name in sorted(totals)
               if totals[name] and ("skipped" in name or "cut" in name or "without" in name)]
     for line in lines:

@@ -235,11 +235,9 @@ def warn_of_rate(learning_rate, batch_size):
 def sources(settings, vocab_size):
     """The checked records to train on and to evaluate on; None for what the job does not do."""
     def checked(patterns, flag_name):
-        found = reader.peek(
+        return reader.peek(
             reader.find_files(patterns, flag_name), settings.max_seq_length,
             settings.max_predictions_per_seq, flag_name, settings.skip_corrupt_records, vocab_size)
-        reader.check_vocab_size(found, vocab_size)
-        return found
 
     train_source = eval_source = None
     separate = evaluates(settings) and settings.eval_input_file

@@ -33,11 +33,6 @@ def convert_to_unicode(text):
     raise ValueError("neither str nor bytes: {}".format(type(text)))
 
 
-def printable_text(text):
-    """text (str or UTF-8 bytes) as the str that print and log functions want."""
-    return convert_to_unicode(text)
-
-
 def read_tokens(path):
     """The tokens of a vocabulary file, a list in the order of their ids.
 

@@ -62,13 +62,19 @@ def find_files(patterns, flag_name):
 
 def peek(files, seq_length, max_predictions, flag_name="input_file", skip_corrupt=False,
          vocab_size=None):
-    """Checks the first record of every file, or the first that fits if skip_corrupt.
+    """Checks the manifests, and the first record of every file, or the first that fits.
 
+    Args:
+      files: paths, at least one.
+      seq_length, max_predictions: the lengths that every record must have.
+      flag_name: str, the flag that named the files, for messages.
+      skip_corrupt: bool, pass over records at a file's beginning that do not fit.
+      vocab_size: the config's, above all token ids; None where it is not known.
     Returns:
       Source.
     Raises:
       UserError: a file cannot be read, is empty, is no TFRecord file, or holds other lengths than
-        asked for or values out of range.
+        asked for or values out of range; a manifest names other lengths or more tokens.
     """
     def compression_of(path):
         try:
@@ -81,7 +87,7 @@ def peek(files, seq_length, max_predictions, flag_name="input_file", skip_corrup
     if len(set(kinds.values())) > 1:
         raise UserError("--{}: {} is compressed and {} is not; read them in separate runs".format(
             flag_name, *[next(p for p in files if kinds[p] == kind) for kind in ("GZIP", "")]))
-    manifests = read_manifests(files, seq_length, max_predictions)
+    manifests = read_manifests(files, seq_length, max_predictions, vocab_size)
     check = functools.partial(check_record, seq_length=seq_length, vocab_size=vocab_size,
                               max_predictions=max_predictions)
     dynamic = {path for path in files if first_is_dynamic(path, check, flag_name, skip_corrupt)}
@@ -91,7 +97,10 @@ def peek(files, seq_length, max_predictions, flag_name="input_file", skip_corrup
 
 
 def first_is_dynamic(path, check, flag_name, skip_corrupt):
-    """What check(record, path) returns for a file's first record, or the first that it passes."""
+    """Whether a file's first record holds no masks; with skip_corrupt the first that fits.
+
+    check: function(record, path) that says so of a record, or raises UserError; see check_record.
+    """
     refusal = None
     for record in records.read_records(path):
         try:
@@ -167,11 +176,11 @@ def check_values(path, name, values, bound):
                 path, name, value, BOUND_BY.get(name, ""), bound))
 
 
-def read_manifests(files, seq_length, max_predictions):
-    """{path: content} of the manifests beside the files, each checked against the flags.
+def read_manifests(files, seq_length, max_predictions, vocab_size=None):
+    """{path: content} of the manifests beside the files, each checked against flags and config.
 
     Raises:
-      UserError: a manifest is damaged, or names other lengths.
+      UserError: a manifest is damaged, or names other lengths, or more tokens than vocab_size.
     """
     manifests = {}
     for path in sorted({manifest.manifest_of(path) for path in files}):
@@ -188,6 +197,9 @@ def read_manifests(files, seq_length, max_predictions):
             if content["settings"][flag] != asked:
                 raise UserError("{}: records were made with --{}={}, but {} is asked for".format(
                     path, flag, content["settings"][flag], asked))
+        if vocab_size and content["vocab"]["size"] > vocab_size:
+            raise UserError("{}: records were made with a vocabulary of {} tokens, the config has "
+                            "vocab_size {}".format(path, content["vocab"]["size"], vocab_size))
         found = sum(manifest.manifest_of(name) == path for name in files)
         made = sum(counts["instances"] > 0 for counts in content["shards"].values())
         if found < made:
@@ -212,14 +224,6 @@ def dynamic_options(files, dynamic, manifests):
             raise UserError("{} and {} are to be masked in other ways: {}".format(
                 first, other, difference))
     return dynamic_masking.options_from_manifest(manifests[first])
-
-
-def check_vocab_size(source, vocab_size):
-    """Raises UserError for records with more token ids than the model's config has."""
-    for path, content in sorted(source.manifests.items()):
-        if content["vocab"]["size"] > vocab_size:
-            raise UserError("{}: records were made with a vocabulary of {} tokens, the config has "
-                            "vocab_size {}".format(path, content["vocab"]["size"], vocab_size))
 
 
 def without_corrupt(source, folder):
@@ -255,7 +259,7 @@ def count_source(source):
     return sum(record_files.count_records(path, source.compression) for path in source.files)
 
 
-def share(source, worker, workers):
+def source_of_machine(source, worker, workers):
     """(what this machine reads of a source, whether it has to leave records to the others).
 
     Each of several machines reads files of its own, or, where there are fewer files than machines,
@@ -276,7 +280,7 @@ def training_dataset(source, batch_size, seed, first_record=0, worker=0, workers
       first_record: how many records all machines have seen before.
       worker, workers: this machine's number, and how many there are.
     """
-    source, leaves_some = share(source, worker, workers)
+    source, leaves_some = source_of_machine(source, worker, workers)
     passed = first_record if leaves_some else first_record // workers
     epoch, skipped = divmod(passed, count_source(source)) if passed else (0, 0)
     files = tf.constant(source.files)

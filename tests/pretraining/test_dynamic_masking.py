@@ -214,9 +214,9 @@ def test_manifest_and_files_give_the_options(tmp_path, toy_vocab, toy_corpus, ta
     assert source.masking.ngram == 2 and source.masking.mask_id == tables.mask
     assert np.array_equal(source.masking.ordinary, tables.ordinary)
     assert np.array_equal(source.masking.continuation, tables.continuation)
-    reader.check_vocab_size(source, tables.size)
-    with pytest.raises(UserError, match="vocab_size {}".format(tables.size - 1)):
-        reader.check_vocab_size(source, tables.size - 1)
+    reader.peek(files, LENGTH, PREDICTIONS, vocab_size=tables.size)
+    with pytest.raises(UserError, match="manifest.json: .* vocab_size {}".format(tables.size - 1)):
+        reader.peek(files, LENGTH, PREDICTIONS, vocab_size=tables.size - 1)
 
 
 def test_batches_are_masked_anew_and_resume_exactly(tmp_path, toy_vocab, toy_corpus):
