@@ -42,7 +42,7 @@ MOST_LAYERS = 1000  # each takes its time to build; the paper has 24 at most
 MASKED_SCORE = -10000.0  # added to the attention scores of padding
 
 Head = collections.namedtuple("Head", "loss example_loss log_probs logits")
-SpanHead = collections.namedtuple("SpanHead", "loss start_logits end_logits")
+SpanHead = collections.namedtuple("SpanHead", "example_loss start_logits end_logits")
 LayerScopes = collections.namedtuple("LayerScopes", "attention intermediate output")
 
 
@@ -192,7 +192,7 @@ class AlbertModel(object):
             words, self.embedding_table = factorized_embedding(
                 input_ids, config, one_hot_embeddings)
             if word_shift is not None:
-                words += look_up(word_shift, input_ids, one_hot_embeddings)
+                words += look_up(tf.cast(word_shift, words.dtype), input_ids, one_hot_embeddings)
             embed = embed_google if config.embedding_style == "google" else embed_albert_zh
             self.embedding_output, self.embedding_projection = embed(
                 words, segment_ids, config, self.drop)
@@ -428,7 +428,7 @@ def span_head(model, input_mask=None, starts=None, ends=None):
       starts, ends: int [B], or None when they are not known, nor the loss, which alone needs the
         mask.
     Returns:
-      SpanHead: logits float32 [B, S]; loss, the mean of both places' over the batch, or None.
+      SpanHead: logits float32 [B, S]; example_loss [B], the mean of both places', or None.
     """
     config = model.config
     with tf.variable_scope("cls/squad", reuse=tf.AUTO_REUSE):
@@ -439,7 +439,7 @@ def span_head(model, input_mask=None, starts=None, ends=None):
     if starts is None:
         return SpanHead(None, *logits)
     padding = (1.0 - tf.cast(input_mask, tf.float32)) * MASKED_SCORE
-    losses = [softmax_head(scores + padding, places).loss
+    losses = [softmax_head(scores + padding, places).example_loss
               for scores, places in zip(logits, (starts, ends))]
     return SpanHead((losses[0] + losses[1]) / 2.0, *logits)
 

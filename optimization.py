@@ -116,10 +116,11 @@ def clip(gradients):
     return clipped, norm, tf.is_finite(squares)
 
 
-def apply_update(rule, gradients, variables, proceed, loss_scale=None):
+def apply_update(rule, gradients, variables, proceed, loss_scale=None, ema_decay=0.0):
     """Updates the variables on every device, then counts the global step; both if `proceed`.
 
-    With a loss scale, a step that does not proceed is counted as long as the scale can fall.
+    With a loss scale, a step that does not proceed is counted as long as the scale can fall. With
+    ema_decay the running means of the variables are updated last.
 
     Returns:
       the op, and the mean trust ratio.
@@ -143,6 +144,10 @@ def apply_update(rule, gradients, variables, proceed, loss_scale=None):
         with tf.control_dependencies(ratios):
             counted = update(global_step, count_if, counts)
             kept = [update(variable, assign, value) for variable, value in zip(state, values)]
+        if ema_decay:
+            with tf.control_dependencies([counted]):
+                kept.append(tf.train.ExponentialMovingAverage(
+                    ema_decay, num_updates=global_step).apply(variables))
         return tf.group(counted, *kept), tf.reduce_mean(tf.stack(ratios))
 
     return tf.distribute.get_replica_context().merge_call(
@@ -204,10 +209,8 @@ def create_optimizer(loss, learning_rate, num_train_steps, num_warmup_steps, opt
     means = devices.mean_over_devices([loss] + gradients, use_tpu)
     clipped, norm, finite = clip(means[1:])
     finite = tf.concat([[tf.is_finite(means[0])], finite], axis=0)
-    op, ratio = apply_update(rule, clipped, variables, tf.reduce_all(finite), loss_scale)
-    if ema_decay:
-        with tf.control_dependencies([op]):
-            op = tf.train.ExponentialMovingAverage(ema_decay, num_updates=step).apply(variables)
+    op, ratio = apply_update(rule, clipped, variables, tf.reduce_all(finite), loss_scale,
+                             ema_decay)
     if loss_scale:
         finite = tf.logical_or(finite, loss_scale.can_fall)
     return Update(op, rate, norm, ratio, finite, ["loss"] + [v.op.name for v in variables])

@@ -15,7 +15,7 @@ from absl import flags
 
 import cli
 import modeling
-from fine_tuning import fine_tuner, predictor, several_runs, tasks, techniques
+from fine_tuning import fine_tuner, predictor, several_runs, step, tasks, techniques
 from fine_tuning.examples import (
     EncodedRows,
     TextEncoder,
@@ -26,7 +26,7 @@ from fine_tuning.examples import (
     text_batches,
 )
 from fine_tuning.report import report_of, report_text, write_predictions, write_report
-from training import failures
+from training import failures, run_settings
 
 CHECKED_ROWS = 200  # an export is compared with the model on so many
 FIGURES = ("accuracy", "macro_f1", "loss")  # on dev; the first one chooses
@@ -97,25 +97,21 @@ def classifier(features, config, num_labels, dropout=0.0, seed=0, **options):
         model.pooled_output, None, num_labels, config, dropout, seed)
 
 
-def classifier_loss(config, num_labels, dropout, chosen):
-    """The head's loss and figures, see fine_tuner.training_function; chosen: Techniques."""
-    def scalars_of(features, seed, one_hot, word_shift):
+def classifier_objective(config, num_labels, dropout, chosen):
+    """The head's step.Objective; chosen: Techniques."""
+    def sums(features, dropout_seed, **options):
         rows = techniques.twice(features) if chosen.rdrop_weight else features
-        logits = classifier(rows, config, num_labels, dropout, seed, training=True,
-                            one_hot_embeddings=one_hot, word_shift=word_shift).logits
-        losses = techniques.classification_losses(logits, rows["label_ids"], chosen)
+        logits = classifier(rows, config, num_labels, dropout, dropout_seed, **options).logits
+        losses = techniques.classification_losses(logits, rows["label_ids"], chosen)  # [B] or [2B]
         right = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), rows["label_ids"])
-        loss = tf.reduce_mean(losses)
+        weights = step.real_rows(rows) / (2.0 if chosen.rdrop_weight else 1.0)
+        loss = tf.reduce_sum(weights * losses)
         if chosen.rdrop_weight:
-            loss += 0.5 * chosen.rdrop_weight * tf.reduce_mean(techniques.divergence(logits))
+            loss += 0.5 * chosen.rdrop_weight * tf.reduce_sum(
+                step.real_rows(features) * techniques.divergence(logits))
         return collections.OrderedDict(
-            loss=loss, accuracy=tf.reduce_mean(tf.cast(right, tf.float32)))
-
-    def head_loss(features, seed, one_hot):
-        scalars = techniques.with_adversary(
-            functools.partial(scalars_of, features, seed, one_hot), chosen.fgm_epsilon)
-        return scalars.pop("loss"), scalars
-    return head_loss
+            loss=loss, accuracy=tf.reduce_sum(weights * tf.cast(right, tf.float32)))
+    return step.row_objective(sums)
 
 
 # --- the jobs ---------------------------------------------------------------------------------
@@ -146,20 +142,20 @@ def prepare_classifier(settings, description):
 
     description: what the folder of the model says of itself, or None.
     """
+    place = run_settings.place_of(settings)
     task = tasks.task_named(settings.task_name, settings.columns, settings.header)
     config, tokenizer = fine_tuner.config_and_tokenizer(
         settings.bert_config_file, settings.vocab_file, settings.do_lower_case,
         settings.max_seq_length)
     labels = known_labels(task, settings.data_dir, settings.input_encoding, description)
     data = Data(task, settings.data_dir, labels, TextEncoder(tokenizer, settings.max_seq_length),
-                settings.input_encoding, os.path.join(settings.output_dir, "encoded"),
+                settings.input_encoding, fine_tuner.cache_folder(settings.output_dir, place),
                 settings.fold)
     return data, fine_tuner.Run(
-        settings, predictor.Predictor,
+        settings, place, predictor.Predictor,
         dict({name: getattr(settings, name) for name in REMEMBERED}, labels=labels,
              pair=task.pair),
-        config, fine_tuner.variables_of_head(
-            lambda features: classifier(features, config, len(labels))))
+        config, lambda features: classifier(features, config, len(labels)))
 
 
 def train_classifier(run, data):
@@ -171,10 +167,13 @@ def train_classifier(run, data):
     chosen = techniques.techniques_of(settings, data.labels, np.bincount(
         EncodedRows(examples).targets, minlength=len(data.labels)))
     run.train(examples,
-              classifier_loss(run.config, len(data.labels), settings.classifier_dropout, chosen),
+              classifier_objective(run.config, len(data.labels), settings.classifier_dropout,
+                                   chosen),
               lambda model: score([model], dev, "eval_batch_size")[0],
               FIGURES, report_text,
-              {"with_mean": True} if chosen.ema_decay else None, ema_decay=chosen.ema_decay,
+              {"with_mean": True} if chosen.ema_decay else None,
+              fgm_epsilon=chosen.fgm_epsilon, passes=2 if chosen.rdrop_weight else 1,
+              ema_decay=chosen.ema_decay,
               rate_factors=techniques.rate_factors(run.config, chosen.layer_decay))
 
 

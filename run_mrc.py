@@ -17,21 +17,22 @@ from absl import flags
 
 import cli
 import modeling
-from fine_tuning import fine_tuner, predictor, reading, several_runs
+from fine_tuning import fine_tuner, predictor, reading, several_runs, step
 from fine_tuning.examples import batches_of, cache_key, cached_rows, random_batches, read_bytes
 from fine_tuning.reading_metric import reading_report
 from fine_tuning.reading_predictor import OF_ANSWERS, OF_WINDOWS, ReadingPredictor
 from fine_tuning.tasks import files_there, split_file, task_among
-from training import failures
+from training import failures, run_settings
 
 CHECKED_WINDOWS = 32  # an export is compared with the model on so many
 FIGURES = ("f1", "exact_match")  # on dev; the first one chooses
 REMEMBERED = ("task_name", "data_dir", "dev_file", "input_encoding",
               "do_lower_case") + tuple(OF_WINDOWS) + tuple(OF_ANSWERS)
 
-MrcData = collections.namedtuple("MrcData", "task files encoder input_encoding null_answers")
+MrcData = collections.namedtuple(
+    "MrcData", "task files encoder input_encoding null_answers cache")
 # task: reading.ReadingTask; files: split -> path, or None where no job needs it;
-# encoder: reading.WindowEncoder.
+# encoder: reading.WindowEncoder; cache: folder of encoded files.
 
 
 def define_flags(flag_values):
@@ -98,8 +99,8 @@ def questions_in(data, split, need_answers=True):
                                 data.input_encoding)
 
 
-def encode_passages(data, cache):
-    """Examples of the training file, a row for each window; cache: folder of encoded files."""
+def encode_passages(data):
+    """Examples of the training file, a row for each window."""
     source, encoder = data.files["train"], data.encoder
     settings = [ReadingPredictor.HEAD, data.null_answers, data.input_encoding] + [
         getattr(encoder, name) for name in OF_WINDOWS]
@@ -113,7 +114,7 @@ def encode_passages(data, cache):
                 yield window.ids, window.first, [window.start, window.end], was_cut
 
     examples = cached_rows(source, cache_key(settings, read_bytes(source), encoder.tokenizer),
-                           cache, rows, need_labels=True)
+                           data.cache, rows, need_labels=True)
     tf.logging.info(
         "%s: %d windows, %d tokens on average, longest %d; in %d the question is cut to %d tokens",
         source, examples.rows, round(examples.tokens / examples.rows), examples.longest,
@@ -124,26 +125,31 @@ def encode_passages(data, cache):
 # --- model ------------------------------------------------------------------------------------
 
 
-def reader(features, config, training=False, seed=0, one_hot=False):
-    """The span head over a batch; its loss is there in training only."""
-    model = modeling.AlbertModel(
-        config, *[features[name] for name in predictor.FEATURES], training=training,
-        dropout_seed=seed, one_hot_embeddings=one_hot, pooler=False)
+def reader(features, config, training=False, **options):
+    """The span head over a batch; its losses are there in training only.
+
+    options: further ones of modeling.AlbertModel.
+    """
+    model = modeling.AlbertModel(config, *[features[name] for name in predictor.FEATURES],
+                                 training=training, pooler=False, **options)
     if not training:
         return modeling.span_head(model)
     starts, ends = tf.unstack(features["label_ids"], num=2, axis=1)
     return modeling.span_head(model, features["input_mask"], starts, ends)
 
 
-def reader_loss(config):
-    """The head's loss and figures, see fine_tuner.training_function."""
-    def head_loss(features, seed, one_hot):
-        head = reader(features, config, True, seed, one_hot)
+def reader_objective(config):
+    """The head's step.Objective."""
+    def sums(features, dropout_seed, **options):
+        head = reader(features, config, dropout_seed=dropout_seed, **options)
         places = tf.stack([tf.argmax(logits, axis=-1, output_type=tf.int32) for logits in (
             head.start_logits, head.end_logits)], axis=1)  # [B, 2]
         right = tf.reduce_all(tf.equal(places, features["label_ids"]), axis=1)
-        return head.loss, {"accuracy": tf.reduce_mean(tf.cast(right, tf.float32))}
-    return head_loss
+        weights = step.real_rows(features)
+        return collections.OrderedDict(
+            loss=tf.reduce_sum(weights * head.example_loss),
+            accuracy=tf.reduce_sum(weights * tf.cast(right, tf.float32)))
+    return step.row_objective(sums)
 
 
 # --- the jobs ---------------------------------------------------------------------------------
@@ -151,22 +157,25 @@ def reader_loss(config):
 
 def prepare_reader(settings):
     """(MrcData, fine_tuner.Run); UserError where files do not fit one another."""
+    place = run_settings.place_of(settings)
     task = task_among(reading.TASKS, settings.task_name)
     files = files_of(settings, task)
     config, tokenizer = fine_tuner.config_and_tokenizer(
         settings.bert_config_file, settings.vocab_file, settings.do_lower_case,
         settings.max_seq_length)
     encoder = reading.WindowEncoder(tokenizer, *[getattr(settings, name) for name in OF_WINDOWS])
-    data = MrcData(task, files, encoder, settings.input_encoding, settings.null_answers)
+    data = MrcData(task, files, encoder, settings.input_encoding, settings.null_answers,
+                   fine_tuner.cache_folder(settings.output_dir, place))
     return data, fine_tuner.Run(
-        settings, ReadingPredictor, {name: getattr(settings, name) for name in REMEMBERED}, config,
-        fine_tuner.variables_of_head(lambda features: reader(features, config)))
+        settings, place, ReadingPredictor,
+        {name: getattr(settings, name) for name in REMEMBERED}, config,
+        lambda features: reader(features, config))
 
 
 def train_reader(run, data, dev):
     """Trains; dev: Questions to look at on the way, or None."""
-    examples = encode_passages(data, os.path.join(run.settings.output_dir, "encoded"))
-    run.train(examples, reader_loss(run.config), lambda model: report_on(model, dev),
+    examples = encode_passages(data)
+    run.train(examples, reader_objective(run.config), lambda model: report_on(model, dev),
               FIGURES, report_lines)
 
 

@@ -17,7 +17,7 @@ from absl import flags
 
 import cli
 import modeling
-from fine_tuning import crf, fine_tuner, labelling, predictor, several_runs
+from fine_tuning import crf, fine_tuner, labelling, predictor, several_runs, step
 from fine_tuning.examples import (
     TextEncoder,
     batches_of,
@@ -37,7 +37,7 @@ from fine_tuning.tag_schemes import (
     tags_of,
 )
 from fine_tuning.tasks import decoded_lines, files_there, split_file, task_among
-from training import failures
+from training import failures, run_settings
 
 CHECKED_ROWS = 200  # an export is compared with the model on so many
 CRF_RATE = 100.0  # times the encoder's: at the encoder's own a CRF learns next to nothing
@@ -45,8 +45,9 @@ FIGURES = ("f1", "precision", "recall")  # on dev; the first one chooses
 REMEMBERED = ("task_name", "data_dir", "input_encoding", "max_seq_length", "do_lower_case", "crf")
 
 NerTask = collections.namedtuple(
-    "NerTask", "task data_dir input_encoding scheme types tokenizer max_seq_length")
-# task: labelling.LabellingTask; scheme, types: of the training file's tags.
+    "NerTask", "task data_dir input_encoding scheme types tokenizer max_seq_length cache")
+# task: labelling.LabellingTask; scheme, types: of the training file's tags;
+# cache: folder of encoded files.
 
 
 def define_flags(flag_values):
@@ -90,13 +91,13 @@ def read_tagged(source, input_encoding, types=None, need_labels=True):
     return sentences, scheme
 
 
-def encode_windows(data, sentences, cache):
-    """Examples of the training file, a row for each window; cache: folder of encoded files."""
+def encode_windows(data, sentences):
+    """Examples of the training file, a row for each window."""
     source = find_tagged(data, "train")
     settings = [LabellingPredictor.HEAD, data.scheme.name, data.types, data.max_seq_length,
                 data.input_encoding]
-    examples = cached_rows(source, cache_key(settings, read_bytes(source), data.tokenizer), cache,
-                           lambda: window_rows(data, sentences), need_labels=True)
+    examples = cached_rows(source, cache_key(settings, read_bytes(source), data.tokenizer),
+                           data.cache, lambda: window_rows(data, sentences), need_labels=True)
     tf.logging.info("%s: %d sentences in %d windows, longest %d tokens", source, len(sentences),
                     examples.rows, examples.longest)
     return examples
@@ -127,40 +128,45 @@ def window_rows(data, sentences):
 # --- model ------------------------------------------------------------------------------------
 
 
-def tagger(features, config, num_tags, with_crf, dropout=0.0, training=False, seed=0,
-           one_hot=False):
-    """Logits [B, S, T] of a batch, and the CRF's transitions [T, T] or None."""
-    model = modeling.AlbertModel(
-        config, *[features[name] for name in predictor.FEATURES], training=training,
-        dropout_seed=seed, one_hot_embeddings=one_hot, pooler=False)
-    logits = modeling.tag_head(model.sequence_output, num_tags, config, dropout, seed)
-    return logits, crf.transition_scores(num_tags) if with_crf else None
+def tagger(features, config, num_tags, with_crf, dropout=0.0, dropout_seed=0, **options):
+    """Logits [B, S, T] of a batch, and the CRF's transitions [T, T] or None.
+
+    options: further ones of modeling.AlbertModel.
+    """
+    model = modeling.AlbertModel(config, *[features[name] for name in predictor.FEATURES],
+                                 dropout_seed=dropout_seed, pooler=False, **options)
+    logits = modeling.tag_head(model.sequence_output, num_tags, config, dropout, dropout_seed)
+    return logits, tf.cast(crf.transition_scores(num_tags), tf.float32) if with_crf else None
 
 
-def tagger_loss(logits, transitions, features, tags):
-    """(mean loss of a tag, share of tags that are right) over the tokens, [CLS] and [SEP] aside."""
+def tokens_of_rows(features):
+    """Tokens of each row, [CLS] and [SEP] aside: int32 [B]."""
+    return tf.maximum(tf.reduce_sum(features["input_mask"], axis=1) - 2, 0)
+
+
+def tag_sums(logits, transitions, features, tags):
+    """Over the tokens, [CLS] and [SEP] aside, the sum of their losses and how many are right."""
     logits, truth = logits[:, 1:], tf.maximum(features["label_ids"][:, 1:], 0)  # [B, S-1]
-    lengths = tf.maximum(tf.reduce_sum(features["input_mask"], 1) - 2, 0)
+    lengths = tokens_of_rows(features)
     weights = tf.cast(tf.sequence_mask(lengths, tf.shape(truth)[1]), tf.float32)
-    count = tf.maximum(tf.reduce_sum(weights), 1.0)
     if transitions is None:
         losses = weights * tf.nn.sparse_softmax_cross_entropy_with_logits(
             labels=truth, logits=logits)
     else:
         losses = -crf.log_likelihood(logits, truth, lengths, transitions, tags)
     best = tf.argmax(logits, axis=-1, output_type=tf.int32)
-    right = tf.reduce_sum(weights * tf.cast(tf.equal(best, truth), tf.float32))
-    return tf.reduce_sum(losses) / count, right / count
+    right = weights * tf.cast(tf.equal(best, truth), tf.float32)
+    return collections.OrderedDict(loss=tf.reduce_sum(losses), tag_accuracy=tf.reduce_sum(right))
 
 
-def tagger_head_loss(config, tags, settings):
-    """The head's loss and figures, see fine_tuner.training_function; settings: of the flags."""
-    def head_loss(features, seed, one_hot):
+def tagger_objective(config, tags, settings):
+    """The head's step.Objective, a mean over tokens; settings: of the flags."""
+    def sums(features, dropout_seed, **options):
         logits, transitions = tagger(features, config, len(tags), settings.crf,
-                                     settings.classifier_dropout, True, seed, one_hot)
-        loss, accuracy = tagger_loss(logits, transitions, features, tags)
-        return loss, {"tag_accuracy": accuracy}
-    return head_loss
+                                     settings.classifier_dropout, dropout_seed, **options)
+        return tag_sums(logits, transitions, features, tags)
+    return step.Objective(
+        lambda features: tf.cast(tf.reduce_sum(tokens_of_rows(features)), tf.float32), sums)
 
 
 def crf_rate_factors(settings):
@@ -181,6 +187,7 @@ def prepare_tagger(settings, description):
     Raises:
       UserError: files that do not fit one another.
     """
+    place = run_settings.place_of(settings)
     task = task_among(labelling.TASKS, settings.task_name)
     config, tokenizer = fine_tuner.config_and_tokenizer(
         settings.bert_config_file, settings.vocab_file, settings.do_lower_case,
@@ -198,19 +205,19 @@ def prepare_tagger(settings, description):
         types = labelling.types_found(sentences, source)
         kept = {"scheme": scheme.name, "types": types}
     data = NerTask(task, settings.data_dir, settings.input_encoding, scheme, types, tokenizer,
-                   settings.max_seq_length)
+                   settings.max_seq_length, fine_tuner.cache_folder(settings.output_dir, place))
     return data, sentences, fine_tuner.Run(
-        settings, LabellingPredictor,
+        settings, place, LabellingPredictor,
         dict({name: getattr(settings, name) for name in REMEMBERED}, **kept),
-        config, fine_tuner.variables_of_head(lambda features: tagger(
-            features, config, len(predictor.labels_in(kept)), settings.crf)))
+        config, lambda features: tagger(
+            features, config, len(predictor.labels_in(kept)), settings.crf))
 
 
 def train_tagger(run, data, sentences, dev):
     """Trains; dev: sentences to look at on the way, or None."""
     settings = run.settings
-    examples = encode_windows(data, sentences, os.path.join(settings.output_dir, "encoded"))
-    run.train(examples, tagger_head_loss(run.config, tags_of(data.scheme, data.types), settings),
+    examples = encode_windows(data, sentences)
+    run.train(examples, tagger_objective(run.config, tags_of(data.scheme, data.types), settings),
               lambda model: found_report(model, dev), FIGURES,
               entity_report_text, {"crf": settings.crf},
               rate_factors=crf_rate_factors(settings))

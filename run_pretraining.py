@@ -23,10 +23,8 @@ from training import (
     estimator,
     failures,
     former_run,
-    machines,
     memory,
     micro_batches,
-    precision,
     run_settings,
 )
 from weights import checkpoints
@@ -65,8 +63,6 @@ def define_flags(flag_values):
             "Steps in all, those of earlier runs in the folder included. Default: the paper's.")
     integer("num_warmup_steps", None,
             "Steps over which the learning rate rises. Default: a tenth of num_train_steps.")
-    integer("num_devices", 0,
-            "Devices of this machine that share the batch. Default: 0, every GPU, else the CPU.")
     integer("eval_every_checkpoints", 0,
             "Evaluate after so many checkpoints and keep the best one in best/. Default: 0, only "
             "at the end with --do_eval.")
@@ -76,19 +72,6 @@ def define_flags(flag_values):
     boolean("plot", False,
             "Draw the curves to curves.png in output_dir at the end. Off: needs matplotlib.")
     integer("max_eval_steps", 0, "Steps of an evaluation. Default: 0, every record once.")
-    integer("micro_batch_size", 0,
-            "Sequences that a device computes at once; the gradient is the whole batch's whatever "
-            "it is. Default: 0, on a CPU a few of like length, else the most that the device's "
-            "memory is estimated to hold.")
-    enum("recompute", "auto", ["auto", "true", "false"],
-         "Keep only each layer's input and compute the rest again for the gradient, which takes a "
-         "third more work. Default: auto, where not even one sequence fits without.")
-    enum("precision", "fp32", precision.PRECISIONS,
-         "Format of the matrix products: fp16 on a GPU, with a loss scale that adapts itself; bf16 "
-         "on a TPU, and on a CPU with TensorFlow 2.15. Default: fp32, which runs everywhere.")
-    boolean("xla", False,
-            "Compile the graph with XLA. Default: off, on a CPU it gains nothing and a TPU does it "
-            "anyway.")
     enum("optimizer", None, ["lamb", "adamw"],
          "Update rule. Default: that of the checkpoint in output_dir; else lamb, the paper's, for "
          "steps of {} tokens and more, and adamw, which learns faster, below.".format(
@@ -118,16 +101,11 @@ def model_function(config, engine, training, unigram_loss=None):
                                     training.num_warmup_steps)]
 
     def train_batch(features):
-        loss_scale = precision.LossScale() if engine.precision == "fp16" else None
-        scalars, gradients = step.training_step(
-            features, config, training.micro_batch_size, training.recompute,
-            loss_scale and loss_scale.value, **place)
-        loss = scalars.pop("loss")
-        if loss_scale:
-            scalars["skipped_steps"] = loss_scale.skipped
         return estimator.train_spec(
-            engine, training, loss, scalars, tf.reduce_sum(features["input_mask"]),
-            watch, gradients=gradients, loss_scale=loss_scale)
+            engine, training, lambda loss_factor: step.training_step(
+                features, config, training.micro_batch_size, training.recompute, loss_factor,
+                **place),
+            tf.reduce_sum(features["input_mask"]), watch)
 
     def evaluate_batch(features):
         rows = micro_batches.rows_cut_together(engine, *features["input_ids"].shape.as_list())
@@ -171,8 +149,6 @@ def check_settings(settings, config):
         raise cli.UserError("neither --do_train nor --do_eval is set: nothing to do")
     run_settings.check_shared_settings(settings, ["train_batch_size"] * settings.do_train
                                        + ["eval_batch_size"] * evaluates(settings))
-    precision.check_precision(settings.precision, settings.xla, settings.use_tpu,
-                              len(tf.config.experimental.list_physical_devices("GPU")))
     if settings.max_seq_length > config.max_position_embeddings:
         raise cli.UserError("--max_seq_length is {}, above the config's max_position_embeddings "
                             "{}".format(settings.max_seq_length, config.max_position_embeddings))
@@ -187,8 +163,7 @@ def check_settings(settings, config):
 def check_training(settings):
     """check_settings for what a training alone reads."""
     cli.require_within(settings, 1, cli.MOST, "num_train_steps")
-    cli.require_within(settings, 0, cli.MOST, "num_warmup_steps", "num_devices",
-                       "eval_every_checkpoints")
+    cli.require_within(settings, 0, cli.MOST, "num_warmup_steps", "eval_every_checkpoints")
     if settings.num_warmup_steps >= settings.num_train_steps:
         raise cli.UserError("--num_warmup_steps is {}, must be below --num_train_steps {}".format(
             settings.num_warmup_steps, settings.num_train_steps))
@@ -209,8 +184,8 @@ def unused_flags(settings):
     unused = {}
     if not settings.do_train:
         unused["nothing is trained"] = run_settings.TRAINING_FLAGS + (
-            "num_train_steps", "num_warmup_steps", "num_devices", "eval_every_checkpoints",
-            "micro_batch_size", "recompute", "optimizer", "bias_correction")
+            "num_train_steps", "num_warmup_steps", "eval_every_checkpoints", "optimizer",
+            "bias_correction")
         if settings.eval_input_file:
             unused["--eval_input_file is evaluated"] = ("input_file",)
     if not evaluates(settings):
@@ -283,12 +258,10 @@ def starting_point(settings, config):
 
 def training_of(settings, config, engine, rows):
     """The Training that fits the devices; rows: sequences of a step that each of them gets."""
-    micro_batch_size, recompute = memory.choose_micro_batch(
-        config, memory.Shape(settings.max_seq_length, settings.max_predictions_per_seq), rows,
-        memory.device_memory(engine.chosen, engine.session_config, settings.use_tpu),
-        settings.micro_batch_size, settings.recompute,
-        on_host=not settings.use_tpu and "cpu" in engine.chosen.names[0],
-        most_rows=micro_batches.rows_cut_together(engine, rows, settings.max_seq_length))
+    micro_batch_size, recompute = run_settings.fitting_parts(
+        settings, config, engine, rows,
+        memory.Shape(settings.max_seq_length, settings.max_predictions_per_seq),
+        micro_batches.rows_cut_together(engine, rows, settings.max_seq_length))
     return run_settings.Training(
         settings.train_batch_size, settings.learning_rate, settings.num_train_steps,
         settings.num_warmup_steps, settings.optimizer, micro_batch_size, recompute,
@@ -301,18 +274,10 @@ def prepare_job(settings):
     if settings.do_train:
         settings = with_fitting_values(settings, config)
     check_settings(settings, config)
-    if settings.use_tpu:
-        machines.await_tpu(settings.tpu_name or settings.master)
-    chosen = devices.choose(settings.num_devices, alone=not settings.do_train)
-    devices.log_devices(chosen, settings.use_tpu, settings.num_tpu_cores)
-    rows = settings.train_batch_size // settings.num_tpu_cores
-    if settings.do_train:
-        if not settings.use_tpu:
-            rows = devices.rows_of_each(chosen, settings.train_batch_size)
-        micro_batches.check_micro_batch_size(settings.micro_batch_size, rows)
+    chosen, rows = run_settings.place_of(settings)
     train_source, eval_source = sources(settings, config.vocab_size)
     plan, checkpoint = starting_point(settings, config)
-    engine = run_settings.engine_of(settings, plan, chosen, settings.precision, settings.xla)
+    engine = run_settings.engine_of(settings, plan, chosen)
     training = training_of(settings, config, engine, rows) if settings.do_train else None
     evaluation = eval_source and Evaluation(
         eval_source, settings.eval_batch_size, settings.max_eval_steps or None, settings.do_eval,

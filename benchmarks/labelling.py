@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+import types
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, ROOT)
@@ -28,9 +29,10 @@ import cli
 import modeling
 import optimization
 import run_ner
-from fine_tuning import labelling, tag_schemes
+from fine_tuning import labelling, step, tag_schemes
 from fine_tuning.examples import example_batches
 from tokenization import FullTokenizer
+from training import run_settings
 
 NerData = collections.namedtuple("NerData", "task files tested")
 SETS = (
@@ -139,15 +141,18 @@ def training_rate(examples, config, tags, pad_to, batches):
         iterator = tf.data.make_initializable_iterator(
             example_batches(examples, BATCH, 1, pad_to))
         features = iterator.get_next()
-        logits, transitions = run_ner.tagger(features, config, len(tags), False, 0.1, True, 1)
-        loss, _ = run_ner.tagger_loss(logits, transitions, features, tags)
-        step = optimization.create_optimizer(loss, 1e-4, 1000, 0, optimizer="adamw").op
+        settings = types.SimpleNamespace(crf=False, classifier_dropout=0.1)
+        scalars, gradients = step.head_step(
+            features, run_ner.tagger_objective(config, tags, settings),
+            run_settings.Training(BATCH, 1e-4, 1000, 0, "adamw"))
+        update = optimization.create_optimizer(scalars["loss"], 1e-4, 1000, 0, optimizer="adamw",
+                                               gradients=gradients).op
         session.run([iterator.initializer, tf.global_variables_initializer()])
         for _ in range(WARM_UP):
-            session.run(step)
+            session.run(update)
         wall, cpu = time.time(), time.process_time()
         for _ in range(batches):
-            session.run(step)
+            session.run(update)
         rows = BATCH * batches
         return rows / (time.time() - wall), rows / (time.process_time() - cpu)
 
@@ -158,14 +163,14 @@ def padding_table(settings):
     task = labelling.TASKS[SETS[0].task]
     source = os.path.join(folder, SETS[0].files[0])
     sentences, scheme = run_ner.read_tagged(source, "utf-8")
-    types = labelling.types_found(sentences, source)
-    data = run_ner.NerTask(task, folder, "utf-8", scheme, types,
-                           FullTokenizer(settings.vocab_file), LONGEST)
-    examples = run_ner.encode_windows(data, sentences, os.path.join(folder, "encoded"))
+    found = labelling.types_found(sentences, source)
+    data = run_ner.NerTask(task, folder, "utf-8", scheme, found, FullTokenizer(settings.vocab_file),
+                           LONGEST, os.path.join(folder, "encoded"))
+    examples = run_ner.encode_windows(data, sentences)
     config = modeling.AlbertConfig.from_json_file(settings.bert_config_file)
     print("\n| MSRA, training, batch {}, max_seq_length {} | longest of the batch | padded to {} | "
           "factor |\n| --- | --- | --- | --- |".format(BATCH, LONGEST, LONGEST))
-    short, padded = [training_rate(examples, config, tag_schemes.tags_of(scheme, types), pad_to,
+    short, padded = [training_rate(examples, config, tag_schemes.tags_of(scheme, found), pad_to,
                                    settings.speed_batches) for pad_to in (None, LONGEST)]
     for unit, few, many in zip(("examples/s", "examples/CPU-s"), short, padded):
         print("| {} | {:.1f} | {:.1f} | {:.2f} |".format(unit, few, many, few / many), flush=True)

@@ -186,7 +186,7 @@ def settled(config, lengths, arguments, padded=False):
         raise cli.UserError("--settings: {} asks for more than one device, a row is measured on "
                             "one".format(" ".join(arguments)))
     micro_batches.check_micro_batch_size(settings.micro_batch_size, settings.train_batch_size)
-    engine = run_settings.engine_of(settings, None, chosen, settings.precision, settings.xla)
+    engine = run_settings.engine_of(settings, None, chosen)
     if padded:
         engine = engine._replace(fixed_shapes=True)
     return engine, run_pretraining.training_of(settings, config, engine, settings.train_batch_size)

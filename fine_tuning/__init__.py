@@ -12,7 +12,8 @@ exported models.
   report          what a classifier got right
   fine_tuner      flags, checks and training of every fine-tuning script
   techniques      losses and rates that win points beside the plain ones
-  several_runs    the same over seeds or folds: mean, spread, the best one
+  step            a batch -> scalars and gradients, for any head
+  several_runs    training over seeds or folds: mean, spread, the best one
   early_stopping  training in parts, until dev no longer gains
   crf             how likely are the tags of a row, each with its neighbour
   predictor       a fine-tuned folder -> probabilities: the engine for files, pipes and Python

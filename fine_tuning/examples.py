@@ -30,8 +30,16 @@ HEADER = ("format", "rows", "tokens", "longest", "cut", "unlabelled", "targets")
 FORMAT = 2  # of a cache file
 DIGEST = 1  # of its name; a folder knows by it what it was trained on
 NO_LABEL = -1
+FILLER = -1  # number of a row whose mask is 0 everywhere, which only fills a batch up
+LEAST_TOKENS = 3  # of a row: [CLS] a [SEP]
 PER_TOKEN = 0  # `targets` of a file in which each token has one
 WINDOW = 64  # batches; rows are sorted by length within so many, which are drawn at random
+
+Shares = collections.namedtuple("Shares", "count first own multiple", defaults=(1, 0, 1, 1))
+# How devices share a batch: `count` of them get as many rows each, a multiple of `multiple`, and
+# this machine's are `own` from number `first` on.
+
+EVERY = Shares()
 
 Examples = collections.namedtuple("Examples", ("path", "source") + HEADER[1:])
 Examples.__doc__ = """An encoded file.
@@ -334,7 +342,8 @@ def batches_per_epoch(rows, batch_size, whole_batches):
     return max(1, (rows if whole_batches else rows + batch_size - 1) // batch_size)
 
 
-def example_batches(examples, batch_size, seed, pad_to=None, whole_batches=False, start_batch=0):
+def example_batches(examples, batch_size, seed, pad_to=None, whole_batches=False, start_batch=0,
+                    shares=EVERY):
     """tf.data batches of an encoded file, for epochs without end, each in another order.
 
     Args:
@@ -345,10 +354,11 @@ def example_batches(examples, batch_size, seed, pad_to=None, whole_batches=False
         epoch is left out.
       start_batch: batches already seen, so that a resumed run goes on with the very rows that an
         undisturbed one would see.
+      shares: Shares; each batch becomes as many elements as this machine's devices.
     Returns:
       tf.data.Dataset of dict: input_ids, input_mask, segment_ids [B, S] int32; row (number in the
-      file from 0) [B] int32; label_ids int32: [B], [B, targets], or [B, S] with -1 where a place
-      has no target.
+      file from 0, or FILLER) [B] int32; label_ids int32: [B], [B, targets], or [B, S] with -1
+      where a place has no target.
     """
     file = CacheTensors(examples)
     first_epoch, skipped = divmod(
@@ -358,6 +368,9 @@ def example_batches(examples, batch_size, seed, pad_to=None, whole_batches=False
         lambda epoch: shuffled_epoch(file, epoch, batch_size, seed, whole_batches)).skip(skipped)
     if whole_batches:
         batches = batches.map(lambda rows: tf.reshape(rows, [batch_size]))  # [B], known to XLA
+    if shares.count * shares.multiple > 1:
+        batches = batches.flat_map(lambda rows: tf.data.Dataset.from_tensor_slices(
+            shared_out(rows, shares)))
     return batches.map(lambda rows: file.padded(rows, pad_to)).prefetch(8)
 
 
@@ -380,6 +393,14 @@ def shuffled_epoch(file, epoch, batch_size, seed, whole_batches):
     return batches.shuffle(WINDOW, seed=tf.cast(epoch, tf.int64) + seed)
 
 
+def shared_out(rows, shares):
+    """Row numbers [B] in equal shares, filled up at the end: those of this machine, [own, ...]."""
+    filler = -tf.size(rows) % (shares.count * shares.multiple)
+    rows = tf.pad(rows, [[0, filler]], constant_values=FILLER)
+    rows = tf.reshape(rows, [shares.count, -1])  # [count, B/count]
+    return rows[shares.first:shares.first + shares.own]
+
+
 class CacheTensors(object):
     """A cache file's content as tensors that are read when the iterator starts."""
 
@@ -394,9 +415,12 @@ class CacheTensors(object):
         self.lengths = ends - self.starts
 
     def padded(self, rows, pad_to):
-        """Features of the rows [B]."""
-        lengths = tf.gather(self.lengths, rows)
-        places = tf.expand_dims(tf.range(pad_to or tf.reduce_max(lengths)), 0)  # [1, S]
+        """Features of the rows [B]; a FILLER has no token, and no target but 0."""
+        is_row = tf.cast(tf.not_equal(rows, FILLER), tf.int32)
+        numbers, rows = rows, rows * is_row
+        lengths = tf.gather(self.lengths, rows) * is_row
+        longest = pad_to or tf.maximum(tf.reduce_max(lengths), LEAST_TOKENS)
+        places = tf.expand_dims(tf.range(longest), 0)  # [1, S]
         is_token = places < tf.expand_dims(lengths, 1)  # [B, S]
         mask = tf.cast(is_token, tf.int32)
         second = tf.cast(places >= tf.expand_dims(tf.gather(self.firsts, rows), 1), tf.int32)
@@ -406,6 +430,9 @@ class CacheTensors(object):
             targets = tf.where(is_token, tf.gather(self.targets, index),
                                tf.fill(tf.shape(index), NO_LABEL))
         else:
-            targets = tf.gather(self.targets, rows)
+            targets = tf.gather(self.targets, rows)  # [B] or [B, targets]
+            if targets.shape.ndims == 2:
+                is_row = tf.expand_dims(is_row, 1)  # [B, 1]
+            targets *= is_row
         return {"input_ids": tf.gather(self.tokens, index) * mask, "input_mask": mask,
-                "segment_ids": second * mask, "label_ids": targets, "row": rows}
+                "segment_ids": second * mask, "label_ids": targets, "row": numbers}

@@ -6,7 +6,7 @@ describes itself, and in best/ the one that was best on dev; reports, prediction
 
 import argparse
 import codecs
-import collections
+import contextlib
 import functools
 import os
 import sys
@@ -14,13 +14,14 @@ import sys
 import tensorflow.compat.v1 as tf
 from absl import flags
 
+import devices
 import modeling
 from cli import UserError, print_answers, sole_writer
-from fine_tuning import early_stopping, export, portable, predictor
-from fine_tuning.examples import batches_per_epoch, example_batches
+from fine_tuning import early_stopping, export, portable, predictor, step
+from fine_tuning.examples import Shares, batches_per_epoch, example_batches
 from fine_tuning.report import write_report
 from tokenization import FullTokenizer
-from training import estimator, failures, former_run, run_settings
+from training import estimator, failures, former_run, memory, run_settings
 from weights import checkpoints
 
 
@@ -136,7 +137,7 @@ def flags_left_aside(settings):
         unused["nothing is predicted"] = ("predict_file", "cluener_submission") + (
             () if "predict_batch_size" in used else ("predict_batch_size",))
     if settings.use_tpu:
-        unused["a TPU is used"] = ("deterministic",)
+        unused["a TPU is used"] = ("num_devices", "deterministic")
     else:
         unused["--use_tpu is not set"] = run_settings.TPU_FLAGS
     return unused
@@ -163,6 +164,7 @@ def check_fine_tuning_settings(settings, given):
     if not settings.data_dir and (settings.do_train or settings.do_eval or settings.do_predict
                                   and not settings.predict_file):
         raise UserError("--data_dir is required")
+    check_machines(settings)
     try:
         codecs.lookup(settings.input_encoding)
     except LookupError as error:
@@ -174,6 +176,15 @@ def check_fine_tuning_settings(settings, given):
             ("warmup_proportion", 0 <= settings.warmup_proportion < 1, "from 0 to below 1")):
         if settings.do_train and not fits:
             raise UserError("--{} is {}, must be {}".format(name, getattr(settings, name), rule))
+
+
+def check_machines(settings):
+    """Raises UserError where several machines are to train what only one can."""
+    for name, is_set in (("save_best", settings.save_best), ("patience", settings.patience),
+                         ("num_runs", settings.num_runs > 1),
+                         ("num_folds", getattr(settings, "num_folds", 0))):
+        if settings.do_train and is_set and devices.is_cluster():
+            raise UserError("--{} is for one machine, TF_CONFIG names several".format(name))
 
 
 def config_and_tokenizer(config_file, vocab_file, do_lower_case, max_seq_length):
@@ -189,7 +200,13 @@ def config_and_tokenizer(config_file, vocab_file, do_lower_case, max_seq_length)
     return config, tokenizer
 
 
-def training_of_epochs(settings, rows):
+def cache_folder(output_dir, place):
+    """Folder of encoded files, of each machine its own; place: run_settings.Place."""
+    number = place.chosen.worker
+    return os.path.join(output_dir, "encoded-{}".format(number) if number else "encoded")
+
+
+def training_of_epochs(settings, rows, micro_batch_size=0, recompute=False):
     """The run_settings.Training of --num_train_epochs over so many rows."""
     per_epoch = batches_per_epoch(rows, settings.train_batch_size, settings.use_tpu)
     steps = max(1, int(round(per_epoch * settings.num_train_epochs)))
@@ -198,7 +215,8 @@ def training_of_epochs(settings, rows):
         "%d rows in %d steps an epoch (batch %d), %g epochs: %d steps, %d of them warm-up", rows,
         per_epoch, min(settings.train_batch_size, rows), settings.num_train_epochs, steps, warm_up)
     return run_settings.Training(
-        settings.train_batch_size, settings.learning_rate, steps, warm_up, "adamw")
+        settings.train_batch_size, settings.learning_rate, steps, warm_up, "adamw",
+        micro_batch_size, recompute)
 
 
 # --- the work ---------------------------------------------------------------------------------
@@ -262,13 +280,18 @@ def start_afresh_if_changed(engine, description, config, settings, variables):
                 os.path.join(os.path.realpath(output_dir), "")):
             raise UserError("--output_dir {!r} was made from other data or settings and holds "
                             "--init_checkpoint; take another folder".format(output_dir))
+        if engine.chosen.workers > 1:
+            raise UserError("--output_dir {!r} was made from other data or settings; with several "
+                            "machines take another folder".format(output_dir))
         tf.logging.warning(
             "%s was made from other data, lengths or another config: its model is moved to %s, "
             "training starts again", output_dir, predictor.set_aside(output_dir))
         engine = engine._replace(plan=plan)
     checkpoints.check_resume(output_dir, variables, "adam")
-    former_run.say_changed_flags(output_dir, settings)
-    predictor.write_description(output_dir, description, config, settings.vocab_file)
+    if not engine.chosen.worker:
+        former_run.say_changed_flags(output_dir, settings)
+        predictor.write_description(output_dir, description, config, settings.vocab_file)
+        former_run.write_settings(output_dir, config, settings)
     return engine
 
 
@@ -299,31 +322,51 @@ def variables_of_head(build):
         {name: tf.zeros([1, 3], tf.int32) for name in predictor.FEATURES}))
 
 
-def training_function(engine, training, head_loss, **options):
+def training_function(engine, training, objective, fixed_shapes, fgm_epsilon=0.0, **options):
     """The model_fn of training that the Estimator calls.
 
     Args:
       engine: run_settings.Engine.  training: run_settings.Training.
-      head_loss: function(features, seed of dropout, whether on a TPU) -> (loss, {name: figure to
-        log}), scalars.
+      objective, fixed_shapes: see step.head_step.  fgm_epsilon: see techniques.with_adversary.
       **options: further ones of optimization.create_optimizer.
     """
+    on_tpu = bool(engine.tpu)
+
     def model_fn(features, labels, mode, params):
         del labels, mode, params
-        step = tf.cast(tf.train.get_or_create_global_step(), tf.int32)
-        loss, figures = head_loss(features, step, bool(engine.tpu))
-        return estimator.train_spec(engine, training, loss, collections.OrderedDict(figures),
-                                    **options)
+        return estimator.train_spec(engine, training, lambda loss_factor: step.head_step(
+            features, objective, training, fgm_epsilon, loss_factor, on_tpu,
+            on_tpu and engine.precision == "bf16", fixed_shapes), **options)
     return model_fn
 
 
-def fine_tune(engine, training, examples, model_fn, max_seq_length, pad_to_max_length, watch=None):
+def examples_input(engine, training, examples, pad_to):
+    """The input_fn of a training that goes on from output_dir's newest checkpoint.
+
+    Args:
+      engine: run_settings.Engine.  training: run_settings.Training.
+      examples: examples.Examples.  pad_to: see example_batches.
+    """
+    first = checkpoints.step_of(engine.output_dir)
+
+    def input_fn(params, input_context=None):
+        shares = Shares(multiple=max(1, training.micro_batch_size))
+        if input_context:
+            own = input_context.num_replicas_in_sync // input_context.num_input_pipelines
+            shares = shares._replace(count=input_context.num_replicas_in_sync, own=own,
+                                     first=input_context.input_pipeline_id * own)
+        return example_batches(examples, params.get("batch_size", training.batch_size),
+                               engine.random_seed, pad_to, bool(engine.tpu), first, shares)
+    return input_fn
+
+
+def fine_tune(engine, training, examples, model_fn, pad_to, watch=None):
     """Trains from where the folder's newest checkpoint stands.
 
     Args:
       engine: run_settings.Engine.  training: run_settings.Training.
       examples: examples.Examples.  model_fn: see tf.estimator.Estimator.
-      max_seq_length, pad_to_max_length: the flags.
+      pad_to: length of every batch, None for its longest row's.
       watch: function(train_to, start): trains in parts, calling train_to(step); default: in one go.
     """
     start, stop = checkpoints.step_of(engine.output_dir), training.num_train_steps
@@ -333,20 +376,11 @@ def fine_tune(engine, training, examples, model_fn, max_seq_length, pad_to_max_l
         tf.logging.info("training from step %d to %d", start, stop)
     trainer = estimator.make_estimator(model_fn, engine)
 
-    def train_to(step):
-        first = checkpoints.step_of(engine.output_dir)
-
-        def input_fn(params):
-            return example_batches(
-                examples, params.get("batch_size", training.batch_size), engine.random_seed,
-                max_seq_length if engine.tpu or pad_to_max_length else None, bool(engine.tpu),
-                first)
-
-        with failures.memory_advice(
-                "--train_batch_size={} and --max_seq_length={}".format(
-                    training.batch_size, max_seq_length),
-                "less of one of them, or a smaller model"):
-            estimator.fit(trainer, input_fn, step)
+    def train_to(last):
+        with failures.step_advice(training.micro_batch_size or training.batch_size,
+                                  training.recompute):
+            estimator.fit(trainer, examples_input(engine, training, examples, pad_to), last,
+                          engine.chosen)
 
     if watch:
         watch(train_to, start)
@@ -396,14 +430,20 @@ class Run(object):
       description: dict, what output_dir says of itself: the head, `remembered` and what else the
         head needs.
       config: AlbertConfig.  variables: name -> shape of the whole model.
-      engine: run_settings.Engine.
+      engine: run_settings.Engine.  rows: sequences of a training step that each device gets.
     """
 
-    def __init__(self, settings, kind, description, config, variables):
-        """Raises UserError where --init_checkpoint does not fit the model."""
-        self.settings, self.kind, self.config, self.variables = settings, kind, config, variables
+    def __init__(self, settings, place, kind, description, config, build):
+        """Raises UserError where --init_checkpoint does not fit the model.
+
+        place: run_settings.Place.  build: function(features of a batch), makes the model.
+        """
+        self.settings, self.kind, self.config = settings, kind, config
+        self.variables = variables_of_head(build)
         self.description = dict(description, head=kind.HEAD)
-        self.engine = run_settings.engine_of(settings, starting_plan(settings, variables))
+        self.rows = place.rows
+        self.engine = run_settings.engine_of(settings, starting_plan(settings, self.variables),
+                                             place.chosen)
 
     def load(self, batch_flag, checkpoint=None):
         """The run's model.
@@ -420,17 +460,18 @@ class Run(object):
             settings.max_seq_length if settings.pad_to_max_length else None,
             engine.session_config)
 
-    def train(self, examples, head_loss, report_on, figures, report_text, made_from=None,
-              **options):
+    def train(self, examples, objective, report_on, figures, report_text, made_from=None,
+              passes=1, **options):
         """Trains from where output_dir stands.
 
         Args:
           examples: examples.Examples of the training file.
-          head_loss, **options: see training_function.
+          objective, **options: see training_function.
           report_on: function(model) -> report on the dev file; for --save_best and --patience.
           figures: names of the report's figures to keep, the one to go by first.
           report_text: function(report) -> str.
           made_from: dict, what makes it another model beside the examples and the config.
+          passes: how often each sequence is computed at once.
         """
         settings = self.settings
         description = dict(self.description, save_best=settings.save_best, made_from=dict(
@@ -438,17 +479,25 @@ class Run(object):
             config=self.config.to_json()))
         engine = start_afresh_if_changed(self.engine, description, self.config, settings,
                                          self.variables)
-        former_run.write_settings(engine.output_dir, self.config, settings)
-        training = training_of_epochs(settings, examples.rows)
+        pad_to = settings.max_seq_length if (
+            engine.fixed_shapes or settings.pad_to_max_length) else None
+        rows, recompute = run_settings.fitting_parts(
+            settings, self.config, engine, self.rows, memory.Shape(
+                pad_to or examples.longest, None, passes,
+                sum(bool(options.get(name)) for name in ("fgm_epsilon", "ema_decay"))))
+        memory.keep_freed_memory(not recompute)
+        training = training_of_epochs(settings, examples.rows, rows if rows < self.rows else 0,
+                                      recompute)
 
         def evaluate():
             return report_on(self.load("eval_batch_size",
                                        checkpoints.newest_checkpoint(engine.output_dir)))
 
         fine_tune(engine, training, examples,
-                  training_function(engine, training, head_loss, **options),
-                  settings.max_seq_length, settings.pad_to_max_length, watched_training(
-                      settings, training, examples.rows, evaluate, figures, report_text))
+                  training_function(engine, training, objective, pad_to is not None, **options),
+                  pad_to,
+                  watched_training(settings, training, examples.rows, evaluate, figures,
+                                   report_text))
 
     def carry_out(self, train, report_on, report_text, predict, to_check):
         """Trains, evaluates, predicts and exports, as the flags say.
@@ -462,12 +511,16 @@ class Run(object):
         Returns:
           the exit code: 1 if a line of standard input did not read.
         """
-        settings = self.settings
+        settings, is_chief = self.settings, not self.engine.chosen.worker
         checkpoints.require_folder(settings.output_dir)
         with failures.explained(settings.output_dir):
             if settings.do_train:
-                with sole_writer(settings.output_dir, "output_dir"):
+                with contextlib.ExitStack() as lock:
+                    if is_chief:
+                        lock.enter_context(sole_writer(settings.output_dir, "output_dir"))
                     train()
+                if not is_chief:
+                    return 0
             else:
                 check_trained(self.engine, self.config, self.variables, self.kind.HEAD,
                               settings.init_checkpoint)

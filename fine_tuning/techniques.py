@@ -21,9 +21,9 @@ import tensorflow.compat.v1 as tf
 from absl import flags
 
 import cli
+import devices
 import modeling
 from cli import UserError
-from optimization import dense_gradients
 from weights import layouts
 
 Techniques = collections.namedtuple(
@@ -123,26 +123,31 @@ def divergence(logits):
     return 0.5 * tf.reduce_sum((tf.exp(first) - tf.exp(second)) * (first - second), axis=-1)
 
 
-def with_adversary(scalars_at, epsilon):
-    """The scalars of a batch, and of the batch moved against its labels.
+def with_adversary(gradients_at, epsilon, use_tpu=False):
+    """The scalars and gradients of a batch, and of the batch moved against its labels.
 
     Args:
-      scalars_at: function(word_shift [V, E] or None) -> OrderedDict of scalars, "loss" first.
+      gradients_at: function(word_shift [V, E] or None) -> (OrderedDict of scalars, "loss" first;
+        gradients in the order of tf.trainable_variables()), of this device's rows.
       epsilon: length of the shift over the whole table; 0 moves nothing.
+      use_tpu: see devices.mean_over_devices; the shift is that of the rows of all devices.
     Returns:
-      the scalars; "loss" is the sum of both losses.
+      the scalars and gradients of the sum of both losses.
     """
-    scalars = scalars_at(None)
+    scalars, gradients = gradients_at(None)
     if not epsilon:
-        return scalars
-    table = [v for v in tf.trainable_variables() if v.op.name == layouts.WORDS]
-    gradient = tf.stop_gradient(dense_gradients(scalars["loss"], table)[0])  # [V, E]
-    length = tf.norm(gradient)
-    shift = gradient * (epsilon / tf.where(length > 0.0, length, tf.ones_like(length)))
-    adversarial = scalars_at(tf.stop_gradient(shift))["loss"]
-    scalars["adversarial_loss"] = adversarial
-    scalars["loss"] = scalars["loss"] + adversarial
-    return scalars
+        return scalars, gradients
+    of_words = [gradient for variable, gradient in zip(tf.trainable_variables(), gradients)
+                if (variable.op.name + "/").startswith(layouts.WORDS + "/")]  # or its replica's
+    slope, = devices.mean_over_devices(of_words, use_tpu)  # [V, E]
+    length = tf.norm(slope)
+    shift = slope * (epsilon / tf.where(length > 0.0, length, tf.ones_like(length)))
+    # No gradient goes back through integers: tf.gradients would follow one to the loop over the
+    # first pass's micro-batches, though tf.stop_gradient stood there, and could not enter it.
+    adversarial, more = gradients_at(tf.bitcast(tf.bitcast(shift, tf.int32), tf.float32))
+    scalars["adversarial_loss"] = adversarial["loss"]
+    scalars["loss"] = scalars["loss"] + adversarial["loss"]
+    return scalars, [one + other for one, other in zip(gradients, more)]
 
 
 def rate_factors(config, decay):

@@ -13,7 +13,6 @@ import modeling
 from training import micro_batches, precision
 from weights import checkpoints
 
-SEED_STRIDE = 1000003  # a prime, so that seeds of neighbouring steps lie far apart
 TOKENS = ("input_ids", "input_mask", "segment_ids")  # [B, S]
 PLACES = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")  # [B, P]
 
@@ -44,7 +43,7 @@ def training_step(features, config, micro_batch_size=0, recompute=False, loss_fa
     def contribution(rows):
         """What some rows add to the batch's scalars."""
         found = sums_of(rows, config, use_tpu, bfloat16, fixed_shapes, training=True,
-                        recompute=recompute, dropout_seed=dropout_seed(rows))
+                        recompute=recompute, dropout_seed=micro_batches.dropout_seed(rows))
         mlm_loss, sop_loss = found.mlm_loss / (words + 1e-5), found.sop_loss / batch_size
         return collections.OrderedDict([
             ("loss", mlm_loss + sop_loss), ("mlm_loss", mlm_loss),
@@ -133,15 +132,6 @@ def without_padding(features):
                         1 + tf.reduce_max(features["masked_lm_positions"]))
     places = micro_batches.longest(features["masked_lm_weights"])
     return micro_batches.cut(micro_batches.cut(features, TOKENS, length), PLACES, places, step=1)
-
-
-def dropout_seed(features):
-    """int32 scalar that differs between steps, and between the devices of one step by their rows.
-
-    It depends on nothing that a resumed run does not know.
-    """
-    step = tf.cast(tf.train.get_or_create_global_step(), tf.int32)
-    return step * SEED_STRIDE + tf.reduce_sum(features["input_ids"])
 
 
 def hits(head, labels):

@@ -181,7 +181,8 @@ def test_the_span_head_equals_numpy_and_its_loss_knows_no_padding():
         weights, bias = [tf.global_variables("cls/squad/output_" + name)[0]
                          for name in ("weights", "bias")]
         bias.load([0.5, -0.25], session)
-        x, w, b, found, loss = session.run([model.sequence_output, weights, bias, head, short.loss])
+        x, w, b, found, loss = session.run([model.sequence_output, weights, bias, head,
+                                           short.example_loss])
     expected = x @ w.T + b  # [B, S, 2]
     np.testing.assert_allclose(found.start_logits, expected[..., 0], atol=1e-5)
     np.testing.assert_allclose(found.end_logits, expected[..., 1], atol=1e-5)
@@ -189,9 +190,9 @@ def test_the_span_head_equals_numpy_and_its_loss_knows_no_padding():
     for row, length in ((0, 4), (1, 6)):
         log_probs = expected[row, :length] - np.log(np.exp(expected[row, :length]).sum(0))
         losses.append(-(log_probs[starts[row], 0] + log_probs[ends[row], 1]) / 2)
-    assert found.loss == pytest.approx(np.mean(losses), abs=1e-5)
+    np.testing.assert_allclose(found.example_loss, np.mean(losses, axis=0), atol=1e-5)
     assert loss == pytest.approx(losses[0], abs=1e-5)
-    assert without_places.loss is None
+    assert without_places.example_loss is None
 
 
 def test_dropout_is_seeded_and_keeps_the_rate():

@@ -84,7 +84,8 @@ def given(tmp_path_factory, toy_vocab, toy_config):
                *["--{}={}".format(name, value) for name, value in TOY_VALUES.items()
                  if name in flags_of("run_pretraining")])
     prefix = tf.train.latest_checkpoint(str(folder / "start"))
-    for target in ("albert_config/bert_model.ckpt", "albert_base_zh/albert_model.ckpt"):
+    for target in ("albert_config/bert_model.ckpt", "albert_base_zh/albert_model.ckpt",
+                   "albert_xxlarge_zh/albert_model.ckpt"):
         (folder / target).parent.mkdir(exist_ok=True)
         for path in glob.glob(prefix + ".*"):
             shutil.copy(path, str(folder / target) + path[len(prefix):])

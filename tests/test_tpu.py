@@ -37,7 +37,7 @@ def run_on_cores(folder, config, *more):
             "--max_seq_length=16", "--max_predictions_per_seq=3", "--num_train_steps=4",
             "--num_warmup_steps=1"] + list(more))
     settings = cli.settings_of(values)
-    engine = run_settings.engine_of(settings, PLAN, precision=settings.precision)
+    engine = run_settings.engine_of(settings, PLAN)
     training = run_settings.Training(32, 0.01, 4, 1, "lamb", settings.micro_batch_size,
                                      settings.recompute == "true")
     return run_pretraining.model_function(config, engine, training), engine

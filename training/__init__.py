@@ -15,4 +15,4 @@ In: a loss and scalars to watch.  Out: checkpoints, log lines, TensorBoard scala
 """
 
 __all__ = [  # for other rooms
-    "run_settings", "former_run", "estimator", "micro_batches", "precision", "failures", "machines"]
+    "run_settings", "former_run", "estimator", "micro_batches", "precision", "memory", "failures"]

@@ -14,7 +14,7 @@ from tensorflow.compat.v2 import summary
 import devices
 import optimization
 from cli import UserError, write_whole
-from training import failures, hooks, machines
+from training import failures, hooks, machines, precision
 from weights import checkpoints
 
 EVAL_RESULTS = "eval_results.txt"
@@ -78,26 +78,31 @@ def fit(estimator, input_fn, max_steps, chosen=devices.ALONE):
             estimator.train(input_fn, max_steps=max_steps)
 
 
-def train_spec(engine, training, loss, scalars, tokens=None, watch=None, **options):
+def train_spec(engine, training, step, tokens=None, watch=None, **options):
     """The spec of a training step.
 
     Args:
       engine: run_settings.Engine.
       training: run_settings.Training.
-      loss: scalar, of this device's rows.
-      scalars: OrderedDict name -> scalar tensor, averaged over the devices and between two log
+      step: function(factor of the loss, see optimization.dense_gradients) -> (OrderedDict name ->
+        scalar of this device's rows, "loss" the first; its gradients in the order of
+        tf.trainable_variables()). The scalars are averaged over the devices and between two log
         lines.
       tokens: scalar, how many tokens this device's rows hold, or None.
       watch: function(scalars averaged over the devices) -> further hooks, which a TPU has not.
       **options: further arguments of optimization.create_optimizer.
     """
+    loss_scale = precision.LossScale() if engine.precision == "fp16" else None
+    scalars, gradients = step(loss_scale and loss_scale.value)
+    loss = scalars["loss"]
+    if loss_scale:
+        scalars["skipped_steps"] = loss_scale.skipped
     update = optimization.create_optimizer(
         loss, training.learning_rate, training.num_train_steps, training.num_warmup_steps,
-        training.optimizer, use_tpu=bool(engine.tpu), correct_bias=training.correct_bias,
-        **options)
+        training.optimizer, use_tpu=bool(engine.tpu), gradients=gradients, loss_scale=loss_scale,
+        correct_bias=training.correct_bias, **options)
     # A loss that is not finite is for the hooks here to report, not for the Estimator's own.
     shown = tf.where(tf.is_finite(loss), loss, tf.zeros_like(loss))
-    scalars = collections.OrderedDict([("loss", loss)], **scalars)
     if engine.tpu:
         return tpu_train_spec(engine, shown, scalars, update)
     initialize(engine)

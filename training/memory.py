@@ -29,7 +29,11 @@ TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX, ARENA_MAX = -1, -3, -4, -8
 FOR_SPEED = {MMAP_MAX: 0, TRIM_THRESHOLD: -1, ARENA_MAX: 1}  # -1: never
 FOR_LOW_PEAK = {MMAP_MAX: 65536, MMAP_THRESHOLD: 2 ** 22, TRIM_THRESHOLD: 2 ** 22, ARENA_MAX: 1}
 
-Shape = collections.namedtuple("Shape", "seq_length max_predictions")
+Shape = collections.namedtuple("Shape", "seq_length max_predictions passes copies",
+                               defaults=(None, 1, 0))
+# max_predictions: masked words, None for a head over the whole sequence that predicts none;
+# passes: how often each sequence is computed at once;
+# copies: of the parameters, beside those of a plain step.
 
 
 def parameters(config):
@@ -62,18 +66,18 @@ def layer_floats(config, length, wanted):
 
 def sequence_bytes(config, shape, recompute):
     """Bytes that a training step needs for each sequence it computes at once."""
-    length, predictions = shape
+    length, predictions = shape.seq_length, shape.max_predictions
     layer = layer_floats(config, length, length)
+    last = layer if predictions is None else layer_floats(config, length, 1 + predictions)
     embeddings = (2 * config.hidden_size + config.embedding_size) * length
     if recompute:
         kept = config.num_hidden_layers * length * config.hidden_size
     else:
-        kept = ((config.num_hidden_layers - 1) * layer
-                + layer_floats(config, length, 1 + predictions))
+        kept = (config.num_hidden_layers - 1) * layer + last
     in_layer = max(3 * config.num_attention_heads * length * length,
                    4 * config.intermediate_size * length) + (layer if recompute else 0)
-    in_head = 4 * predictions * config.vocab_size
-    return FLOAT * (kept + embeddings + max(in_layer, in_head))
+    in_head = 4 * (predictions or 0) * config.vocab_size
+    return shape.passes * FLOAT * (kept + embeddings + max(in_layer, in_head))
 
 
 def step_bytes(config, shape, rows, batch_size, recompute, on_host=True):
@@ -86,7 +90,7 @@ def step_bytes(config, shape, rows, batch_size, recompute, on_host=True):
       recompute: bool, whether the layers are computed again for the gradient.
       on_host: bool, whether the process itself counts.
     """
-    copies = PARAMETER_COPIES + (1 if rows < batch_size else 0)
+    copies = PARAMETER_COPIES + shape.copies + (1 if rows < batch_size else 0)
     return ((PROCESS if on_host else 0) + copies * FLOAT * parameters(config)
             + rows * sequence_bytes(config, shape, recompute))
 

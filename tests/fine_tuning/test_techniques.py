@@ -79,15 +79,16 @@ def adversarial_scalars(epsilon, ids, labels, config):
     """(scalars, gradient of the word table, shifts that were asked for) of a toy batch."""
     shifts = []
 
-    def scalars_at(shift):
+    def gradients_at(shift):
         shifts.append(shift)
         model = modeling.AlbertModel(config, tf.constant(ids), word_shift=shift, training=True)
         head = modeling.classification_head(model.pooled_output, tf.constant(labels), 2, config)
-        return {"loss": head.loss}
+        return {"loss": head.loss}, optimization.dense_gradients(head.loss,
+                                                                 tf.trainable_variables())
 
-    scalars = techniques.with_adversary(scalars_at, epsilon)
-    gradient, = optimization.dense_gradients(scalars["loss"], [
-        v for v in tf.trainable_variables() if v.op.name.endswith("word_embeddings")])
+    scalars, gradients = techniques.with_adversary(gradients_at, epsilon)
+    gradient, = [g for v, g in zip(tf.trainable_variables(), gradients)
+                 if v.op.name.endswith("word_embeddings")]
     return scalars, gradient, shifts
 
 

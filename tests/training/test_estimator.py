@@ -225,8 +225,10 @@ def test_a_tpus_host_writes_the_scalars(tmp_path, monkeypatch):
     with tf.Graph().as_default(), tf.Session() as session:
         factor = tf.placeholder(tf.float32, [])
         loss = tf.get_variable("w", initializer=2.0) * factor
-        spec = estimator.train_spec(engine, run_settings.Training(8, 0.5, 10, 0, "lamb"), loss,
-                                    collections.OrderedDict(half=loss / 2.0))
+        spec = estimator.train_spec(
+            engine, run_settings.Training(8, 0.5, 10, 0, "lamb"), lambda loss_factor: (
+                collections.OrderedDict([("loss", loss), ("half", loss / 2.0)]),
+                optimization.dense_gradients(loss, tf.trainable_variables(), loss_factor)))
         function, tensors = spec.host_call
         written = function(**tensors)
         session.run([tf.global_variables_initializer(), summary_writer_initializer_op()])
@@ -239,6 +241,29 @@ def test_a_tpus_host_writes_the_scalars(tmp_path, monkeypatch):
         assert found["half"][step] == found["loss"][step] / 2.0 != 0.0
     assert set(found) == {"loss", "half", "left_out", "learning_rate", "gradient_norm",
                           "trust_ratio"}
+
+
+def test_a_step_in_fp16_scales_its_loss_and_counts_what_it_skips(tmp_path):
+    engine = run_settings.Engine(str(tmp_path), 2, 5, 2, 1, None, devices.ALONE, None, "fp16", None)
+    with tf.Graph().as_default(), tf.Session() as session:
+        slope, factors = tf.placeholder(tf.float32, []), []
+
+        def step(loss_factor):
+            factors.append(loss_factor)
+            loss = tf.get_variable("w", initializer=2.0) * slope
+            return collections.OrderedDict(loss=loss), optimization.dense_gradients(
+                loss, tf.trainable_variables(), loss_factor)
+
+        spec = estimator.train_spec(engine, run_settings.Training(8, 0.5, 10, 0, "adamw"), step)
+        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+        found = []
+        for value in (1.0, 3e38 / 2 ** 10, 1.0):  # the second overflows with the scale alone
+            found.append(session.run(factors[0]))
+            session.run(spec.train_op, {slope: value})
+        assert found == [2.0 ** 15, 2.0 ** 15, 2.0 ** 14]
+        assert session.run(tf.train.get_global_step()) == 3
+        progress, = [hook for hook in spec.training_hooks if isinstance(hook, hooks.ProgressHook)]
+        assert session.run(progress.fetches["skipped_steps"]) == 1.0
 
 
 def test_a_tpus_loop_ends_the_run_without_a_finite_step_or_when_told(tmp_path):
