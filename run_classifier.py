@@ -7,6 +7,7 @@ all that the folder needs to answer alone: classifier.json, albert_config.json, 
 
 import collections
 import functools
+import io
 import os
 
 import numpy as np
@@ -23,9 +24,16 @@ from fine_tuning.examples import (
     fold_examples,
     label_order,
     random_batches,
+    read_bytes,
     text_batches,
 )
-from fine_tuning.report import report_of, report_text, write_predictions, write_report
+from fine_tuning.report import (
+    report_of,
+    report_text,
+    write_predictions,
+    write_report,
+    write_submission,
+)
 from training import failures, run_settings
 
 CHECKED_ROWS = 200  # an export is compared with the model on so many
@@ -62,6 +70,9 @@ def define_flags(flag_values):
         "num_folds", 0, "Train so many models, each without one part of the training file, which "
         "is its dev; predictions are the mean of all. Default: 0, one model.",
         flag_values=flag_values)
+    flags.DEFINE_bool("clue_submission", False, "Also write the predictions as CLUE's site takes "
+                      "them, an id and a label in each line of <task>_predict.json. Off: other "
+                      "tasks have no such file.", flag_values=flag_values)
     techniques.define_technique_flags(flag_values)
     flags.adopt_module_key_flags(fine_tuner, flag_values)
     flags.adopt_module_key_flags(techniques, flag_values)
@@ -195,25 +206,34 @@ def score(models, examples, batch_flag):
     return report, np.mean([pair[0] for pair in found], axis=0)
 
 
-def predict(models, data, source, output_dir):
-    """Writes test_results.tsv for a file, or the test file: a line for each line of it."""
-    task = data.task
+def file_to_predict(data, source):
+    """(path, the task that reads it) of --predict_file, or of the test file."""
     if source:
-        task = tasks.reader_for(task, source)
-    else:
-        source = find_split(data, "test")
+        return source, tasks.reader_for(data.task, source)
+    return find_split(data, "test"), data.task
+
+
+def predict(models, data, source, output_dir, clue_submission):
+    """Writes test_results.tsv, a line for each line of the file, and what CLUE's site takes."""
+    source, task = file_to_predict(data, source)
     examples = encode(data, source, need_labels=False, task=task)
     report, probabilities = score(models, examples, "predict_batch_size")
     path = os.path.join(output_dir, "test_results.tsv")
     write_predictions(path, probabilities, data.labels)
     tf.logging.info("%d rows of %s predicted: %s", examples.rows, source, path)
+    if clue_submission:
+        submission = os.path.join(output_dir, tasks.CLUE_FILES[task.name])
+        ids = tasks.row_ids(source, tasks.decoded_lines(
+            io.BytesIO(read_bytes(source)), source, data.input_encoding))
+        write_submission(submission, ids, probabilities[probabilities.any(axis=1)], data.labels)
+        tf.logging.info("for CLUE's site: %s", submission)
     if report:
         fine_tuner.print_text("{} of {}: accuracy = {}\n".format(path, source,
                                                                 report["accuracy"]))
 
 
 def require_files(data, settings):
-    """Raises UserError where a file is missing that the job reads once the training is over."""
+    """Raises UserError where a file that the job reads after the training is missing or no use."""
     if settings.do_eval and not data.fold:
         find_split(data, settings.eval_split)
     if settings.do_predict and not settings.predict_file:
@@ -221,6 +241,14 @@ def require_files(data, settings):
     if settings.do_predict and settings.predict_file not in (None, "-") and (
             not tf.io.gfile.exists(settings.predict_file)):
         raise cli.UserError("--predict_file: no file {!r}".format(settings.predict_file))
+    if settings.do_predict and settings.clue_submission:
+        source, task = settings.predict_file, data.task
+        if source != "-":
+            source, task = file_to_predict(data, source)
+        if source == "-" or task.name not in tasks.CLUE_FILES or not tasks.reads_json(task):
+            raise cli.UserError("--clue_submission: {} of --task_name={} is no JSON file of one of "
+                                "CLUE's tasks: {}".format(source, task.name,
+                                                          ", ".join(tasks.CLUE_FILES)))
 
 
 def rows_to_check(data, seed):
@@ -240,7 +268,8 @@ def classifier_jobs(settings, description):
         report_on=lambda model: score([model], encode_split(data, settings.eval_split),
                                       "eval_batch_size")[0],
         report_text=report_text,
-        predict=lambda model: predict([model], data, settings.predict_file, settings.output_dir),
+        predict=lambda model: predict([model], data, settings.predict_file, settings.output_dir,
+                                      settings.clue_submission),
         to_check=lambda: rows_to_check(data, settings.random_seed))
 
 
@@ -262,7 +291,8 @@ def carry_out_over_folds(settings):
         fine_tuner.print_text(text)
     if settings.do_predict:
         models = [predictor.Predictor(folder, settings.predict_batch_size) for folder in folders]
-        predict(models, data, settings.predict_file, settings.output_dir)
+        predict(models, data, settings.predict_file, settings.output_dir,
+                settings.clue_submission)
     return 0
 
 

@@ -134,7 +134,8 @@ def flags_left_aside(settings):
         unused["nothing is evaluated"] = ("eval_split",) + (
             () if "eval_batch_size" in used else ("eval_batch_size",))
     if not settings.do_predict:
-        unused["nothing is predicted"] = ("predict_file", "cluener_submission") + (
+        unused["nothing is predicted"] = (
+            "predict_file", "clue_submission", "cluener_submission") + (
             () if "predict_batch_size" in used else ("predict_batch_size",))
     if settings.use_tpu:
         unused["a TPU is used"] = ("num_devices", "deterministic")

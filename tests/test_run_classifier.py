@@ -17,7 +17,7 @@ from helpers.toys import ROOT, TOY_CONFIG, pair_rows, toy_tokens, write_text
 import modeling
 import run_classifier
 from cli import UserError, sole_writer
-from fine_tuning import predictor
+from fine_tuning import predictor, tasks
 
 
 def write_data(folder, train=48, dev=13, test=9):
@@ -254,6 +254,38 @@ def test_a_row_out_for_each_row_in_whatever_the_batch(trained, data, tmp_path):
             assert len(labels) == count
             assert np.abs(probabilities.sum(1) - 1).max() < 1e-6
             assert np.abs(probabilities - expected[:count]).max() < 1e-6
+
+
+@pytest.mark.parametrize("task", ["tnews", "ocnli", "csl", "wsc"])
+def test_clue_takes_an_id_and_a_label_of_each_row(task, tmp_path, toy_vocab, small_config):
+    labels = tasks.TASKS[task].labels
+    spans = dict(span1_text="天气", span1_index=0, span2_text="雨", span2_index=3)
+    record = dict(sentence="天气", sentence1="天气", sentence2="雨", keyword=["天气"], abst="雨",
+                  text="天气有雨", target=spans)
+    rows = [dict(record, id=7), dict(record, id="a", sentence="雨", sentence1="雨"), record]
+    path = write_text(tmp_path / "test.json", "\n\n".join(map(json.dumps, rows)) + "\n")
+    output = write_classifier(tmp_path / "out", toy_vocab, small_config, labels=labels,
+                              pair=tasks.TASKS[task].pair, task=task)
+    run_script(run_classifier, "--output_dir=" + output, "--do_predict", "--predict_file=" + path,
+               "--clue_submission")
+    name = {"tnews": "tnews11", "ocnli": "ocnli_50k", "csl": "csl", "wsc": "cluewsc11"}[task]
+    with io.open(os.path.join(output, name + "_predict.json"), encoding="utf-8") as stream:
+        found = [json.loads(line) for line in stream]
+    with io.open(os.path.join(output, "test_results.tsv"), encoding="utf-8") as stream:
+        predicted = [line.split("\t")[1] for line in stream if line.strip()][1:]
+    assert found == [{"id": number, "label": label}
+                     for number, label in zip([7, "a", 2], predicted)]
+
+
+@pytest.mark.parametrize("changes", [{}, dict(predict_file="-"), dict(
+    task_name="tnews", predict_file="train.txt")])
+def test_a_clue_submission_of_what_clue_has_not_is_refused(call, data, tmp_path, monkeypatch,
+                                                           changes):
+    monkeypatch.chdir(data)
+    with pytest.raises(UserError, match="--clue_submission: .* is no JSON file of one of CLUE's"):
+        call(tmp_path / "out", "--do_train", "--do_predict", "--clue_submission", data_dir=data,
+             **changes)
+    assert not os.path.exists(str(tmp_path / "out"))
 
 
 def test_a_fresh_process_answers_a_pipe_in_any_locale(trained):
