@@ -1,22 +1,20 @@
-"""What a model reaches on real sequence labelling, with and without a CRF, and how fast it goes.
+"""What a model reaches on real sequence labelling, from scratch and pre-trained, and how fast.
 
 In: a folder with msra/{train,test}.txt, resume/{train,test}.char.bmes, cluener/{train,dev}.json.
 Out: two tables on standard output. Of the training files the first --rows sentences are used;
 CLUENER's test file has no labels, so its dev file is tested on. Nothing is tuned.
 
     python benchmarks/labelling.py --data_dir=data_sets
-    python benchmarks/labelling.py --data_dir=data_sets --rows=0 --init_checkpoint=albert_tiny_zh
+    python benchmarks/labelling.py --data_dir=data_sets --rows=0 --pretrained=albert_tiny_zh
 """
 
 import collections
+import functools
 import io
-import json
+import itertools
 import os
-import resource
 import shutil
-import subprocess
 import sys
-import time
 import types
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -27,42 +25,36 @@ from absl import flags
 
 import cli
 import modeling
-import optimization
 import run_ner
-from fine_tuning import labelling, step, tag_schemes
-from fine_tuning.examples import example_batches
+from benchmarks import measuring, pretraining_gain
+from fine_tuning import labelling, tag_schemes
 from tokenization import FullTokenizer
-from training import run_settings
 
 NerData = collections.namedtuple("NerData", "task files tested")
 SETS = (
     NerData("msra", ("train.txt", "test.txt"), "test"),
     NerData("resume", ("train.char.bmes", "test.char.bmes"), "test"),
     NerData("cluener", ("train.json", "dev.json"), "dev"))
-LONGEST, BATCH = 128, 32
-WARM_UP = 5  # batches before the clock starts
+LONGEST, SPEED_BATCH = 128, 32
 
 
 def define_flags(flag_values):
     """Defines this script's flags."""
-    for name, default, text in (
-            ("data_dir", None, "Folder of the data sets. Required."),
-            ("output_dir", "output/benchmark_ner", "Folder of the models. Default: not under git."),
-            ("bert_config_file", "albert_config/albert_config_tiny.json",
-             "Model config. Default: the one that a CPU trains in minutes."),
-            ("vocab_file", "albert_config/vocab.txt", "Vocabulary. Default: the one of set-up."),
-            ("init_checkpoint", None, "Checkpoint to start from. Default: none, from scratch."),
-            ("tasks", ",".join(data.task for data in SETS),
-             "Data sets to train on, by commas; empty for the speed table alone. Default: all.")):
-        flags.DEFINE_string(name, default, text, flag_values=flag_values)
+    measuring.define_flags(flag_values, "output/benchmark_ner")
+    string = functools.partial(flags.DEFINE_string, flag_values=flag_values)
+    string("pretrained", None, "Checkpoint or folder to start from, beside runs from scratch. "
+           "Default: none, from scratch alone.")
+    string("tasks", ",".join(data.task for data in SETS),
+           "Data sets to train on, by commas; empty for the speed table alone. Default: all.")
+    string("decoders", "softmax,crf", "With a softmax for each tag, a CRF, or both. Default: both.")
     flags.DEFINE_integer("rows", 3000, "Sentences of each training file, 0 takes all. Default: "
                          "minutes of work.", flag_values=flag_values)
     flags.DEFINE_integer("epochs", 5, "Passes over them. Default: run_ner.py's.",
                          flag_values=flag_values)
-    flags.DEFINE_float("learning_rate", 3e-4, "Learning rate. Default: tiny learns with it.",
+    flags.DEFINE_integer("train_batch_size", 16, "Sentences of a step. Default: few rows then give "
+                         "steps enough.", flag_values=flag_values)
+    flags.DEFINE_float("learning_rate", 1e-3, "Learning rate. Default: tiny learns with it.",
                        flag_values=flag_values)
-    flags.DEFINE_integer("speed_batches", 40, "Batches of the speed table, 0 leaves it out. "
-                         "Default: a minute's work.", flag_values=flag_values)
 
 
 # --- F1 ---------------------------------------------------------------------------------------
@@ -77,7 +69,7 @@ def first_sentences(text, rows):
 
 def shortened_folder(data, settings):
     """The data in a folder of its own, the training file cut to --rows sentences."""
-    folder = os.path.join(settings.output_dir, data.task + "_data")
+    folder = os.path.join(settings.output_dir, data.task)
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder)
     for name, rows in zip(data.files, (settings.rows, 0)):
@@ -89,75 +81,54 @@ def shortened_folder(data, settings):
     return folder
 
 
-def ner_command(data, settings, with_crf):
-    """The command that trains and tests on a data set, and its output folder."""
-    output = os.path.join(settings.output_dir, data.task + ("_crf" if with_crf else ""))
+def ner_command(data, settings, start, decoder):
+    """The command that trains and tests on a data set, and its output folder.
+
+    start: the checkpoint, or None.  decoder: "softmax" or "crf".
+    """
+    output = os.path.join(settings.output_dir, "{}_{}_{}".format(
+        data.task, "pretrained" if start else "scratch", decoder))
     arguments = [
-        ("task_name", data.task), ("data_dir", shortened_folder(data, settings)),
+        ("task_name", data.task), ("data_dir", os.path.join(settings.output_dir, data.task)),
         ("vocab_file", settings.vocab_file), ("bert_config_file", settings.bert_config_file),
-        ("output_dir", output), ("max_seq_length", LONGEST), ("train_batch_size", BATCH),
+        ("output_dir", output), ("max_seq_length", LONGEST),
+        ("train_batch_size", settings.train_batch_size),
         ("num_train_epochs", settings.epochs), ("learning_rate", settings.learning_rate),
-        ("crf", with_crf), ("do_train", True), ("do_eval", True), ("eval_split", data.tested)]
-    if settings.init_checkpoint:
-        arguments.append(("init_checkpoint", settings.init_checkpoint))
+        ("crf", decoder == "crf"), ("do_train", True), ("do_eval", True),
+        ("eval_split", data.tested)]
+    if start:
+        arguments.append(("init_checkpoint", start))
     return ["run_ner.py"] + ["--{}={}".format(*item) for item in arguments], output
 
 
 def f1_table(settings):
     """Trains on each of the data sets chosen; prints a line for each."""
-    titles = ("data", "CRF", "sentences", "entities tested", "precision", "recall", "F1", "CPU-s",
-              "s")
+    titles = ("data", "start", "decoder", "sentences", "entities tested", "precision", "recall",
+              "F1", "CPU-s", "s")
     print("\n| " + " | ".join(titles) + " |\n|" + " --- |" * len(titles), flush=True)
     commands = []
-    for data, with_crf in [(data, with_crf) for data in SETS for with_crf in (False, True)
-                           if data.task in settings.tasks.split(",")]:
-        command, output = ner_command(data, settings, with_crf)
+    for data, start, decoder in itertools.product(
+            SETS, [None] + [settings.pretrained] * bool(settings.pretrained),
+            settings.decoders.split(",")):
+        if data.task not in settings.tasks.split(","):
+            continue
+        shortened_folder(data, settings)
+        command, output = ner_command(data, settings, start, decoder)
         commands.append(command)
-        shutil.rmtree(output, ignore_errors=True)
-        before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.time()
-        done = subprocess.run([sys.executable] + command, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, universal_newlines=True, encoding="utf-8")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if done.returncode:
-            raise cli.UserError(done.stderr.strip().splitlines()[-1])
-        name = "eval_results_test.json" if data.tested == "test" else "eval_results.json"
-        with io.open(os.path.join(output, name), encoding="utf-8") as stream:
-            report = json.load(stream)
-        print("| {} | {} | {} | {entities} | {precision:.4f} | {recall:.4f} | {f1:.4f} | {:.0f} | "
-              "{:.0f} |".format(
-                  data.task, "yes" if with_crf else "no", settings.rows or "all",
-                  after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-                  time.time() - started, **report), flush=True)
+        report, _, cpu, wall = measuring.measured(
+            command, output, "eval_results_test.json" if data.tested == "test" else
+            "eval_results.json")
+        print("| {} | {} | {} | {} | {entities} | {precision:.4f} | {recall:.4f} | {f1:.4f} | "
+              "{:.0f} | {:.0f} |".format(
+                  data.task, pretraining_gain.PRETRAINED if start else pretraining_gain.SCRATCH,
+                  decoder, settings.rows or "all", cpu, wall, **report), flush=True)
     print("\n" + "\n".join("python " + " ".join(command) for command in commands))
 
 
 # --- speed ------------------------------------------------------------------------------------
 
 
-def training_rate(examples, config, tags, pad_to, batches):
-    """(examples per second, examples per CPU second) of training."""
-    with tf.Graph().as_default(), tf.Session() as session:
-        tf.set_random_seed(1)
-        iterator = tf.data.make_initializable_iterator(
-            example_batches(examples, BATCH, 1, pad_to))
-        features = iterator.get_next()
-        settings = types.SimpleNamespace(crf=False, classifier_dropout=0.1)
-        scalars, gradients = step.head_step(
-            features, run_ner.tagger_objective(config, tags, settings),
-            run_settings.Training(BATCH, 1e-4, 1000, 0, "adamw"))
-        update = optimization.create_optimizer(scalars["loss"], 1e-4, 1000, 0, optimizer="adamw",
-                                               gradients=gradients).op
-        session.run([iterator.initializer, tf.global_variables_initializer()])
-        for _ in range(WARM_UP):
-            session.run(update)
-        wall, cpu = time.time(), time.process_time()
-        for _ in range(batches):
-            session.run(update)
-        rows = BATCH * batches
-        return rows / (time.time() - wall), rows / (time.process_time() - cpu)
-
-
-def padding_table(settings):
+def padding_on_msra(settings):
     """Prints how much is gained by padding to the longest row of a batch, on --rows of MSRA."""
     folder = shortened_folder(SETS[0], settings)
     task = labelling.TASKS[SETS[0].task]
@@ -168,12 +139,18 @@ def padding_table(settings):
                            LONGEST, os.path.join(folder, "encoded"))
     examples = run_ner.encode_windows(data, sentences)
     config = modeling.AlbertConfig.from_json_file(settings.bert_config_file)
-    print("\n| MSRA, training, batch {}, max_seq_length {} | longest of the batch | padded to {} | "
-          "factor |\n| --- | --- | --- | --- |".format(BATCH, LONGEST, LONGEST))
-    short, padded = [training_rate(examples, config, tag_schemes.tags_of(scheme, found), pad_to,
-                                   settings.speed_batches) for pad_to in (None, LONGEST)]
-    for unit, few, many in zip(("examples/s", "examples/CPU-s"), short, padded):
-        print("| {} | {:.1f} | {:.1f} | {:.2f} |".format(unit, few, many, few / many), flush=True)
+    tags = tag_schemes.tags_of(scheme, found)
+
+    objective = run_ner.tagger_objective(
+        config, tags, types.SimpleNamespace(crf=False, classifier_dropout=0.0))
+
+    def training(features):
+        return measuring.training_on(features, objective, SPEED_BATCH)
+
+    for line in measuring.padding_lines(
+            "MSRA", examples, SPEED_BATCH, LONGEST, settings.speed_batches,
+            [("training", training)]):
+        print(line, flush=True)
 
 
 def main(flag_values):
@@ -182,7 +159,7 @@ def main(flag_values):
     settings = cli.settings_of(flag_values)
     print("TensorFlow {}, {} cores".format(tf.__version__, os.cpu_count()), flush=True)
     if settings.speed_batches:
-        padding_table(settings)
+        padding_on_msra(settings)
     if settings.tasks:
         f1_table(settings)
 
