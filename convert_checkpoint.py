@@ -180,7 +180,8 @@ def write_files(folder, form, model, image, companions):
     """Writes the weights, the config and what goes along with them."""
     (tokens, ids), labels, lower_case, description = companions
     if form == "huggingface":
-        files = huggingface.folder_files(image, ids, labels, lower_case)
+        files = huggingface.folder_files(image, ids, labels, lower_case,
+                                         (description or {}).get("outcome", "classes"))
     else:
         files = config_file_of(form, model.config)
         arrays = {image.names[name]: array for name, array in image.weights.items()}

@@ -116,12 +116,14 @@ def parameter_rows(shapes):
             yield "  " + title, "{:,}".format(count)
 
 
-def head_text(heads, labels):
-    """The heads of a model in words."""
+def head_text(heads, labels, outcome="classes"):
+    """The heads of a model in words; outcome: of a classifier, see fine_tuning.outcomes."""
     found = [name for name, there in (("pooled output", heads.pooler),
                                       ("masked words", heads.masked),
                                       ("sentence order", heads.order)) if there]
-    for word, count in (("classifier of {} classes", heads.labels), ("{} tags", heads.tags)):
+    kind = {"classes": "classifier of {} classes", "label_sets": "classifier of sets of {} labels",
+            "score": "regression to {} number"}[outcome]
+    for word, count in ((kind, heads.labels), ("{} tags", heads.tags)):
         if count:
             found.append((word + ": {}").format(
                 count, ", ".join(map(str, labels)) if labels else "their names are not said"))
@@ -194,7 +196,8 @@ def model_rows(path):
     yield "style", STYLES.get(keys.get("embedding_style"), "unknown")
     for row in parameter_rows(found.shapes):
         yield row
-    yield "heads", head_text(layouts.heads_of(found.shapes), found.labels)
+    yield "heads", head_text(layouts.heads_of(found.shapes), found.labels,
+                             (found.description or {}).get("outcome", "classes"))
     for key in ("task_name", "pair", "max_seq_length", "do_lower_case"):
         if description.get(key) is not None:
             yield key, str(description[key])

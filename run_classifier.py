@@ -16,7 +16,15 @@ from absl import flags
 
 import cli
 import modeling
-from fine_tuning import fine_tuner, predictor, several_runs, step, tasks, techniques
+from fine_tuning import (
+    fine_tuner,
+    outcomes,
+    predictor,
+    several_runs,
+    step,
+    tasks,
+    techniques,
+)
 from fine_tuning.examples import (
     EncodedRows,
     TextEncoder,
@@ -27,22 +35,15 @@ from fine_tuning.examples import (
     read_bytes,
     text_batches,
 )
-from fine_tuning.report import (
-    report_of,
-    report_text,
-    write_predictions,
-    write_report,
-    write_submission,
-)
+from fine_tuning.report import write_predictions, write_report, write_submission
 from training import failures, run_settings
 
 CHECKED_ROWS = 200  # an export is compared with the model on so many
-FIGURES = ("accuracy", "macro_f1", "loss")  # on dev; the first one chooses
-REMEMBERED = ("task_name", "columns", "header", "data_dir", "input_encoding", "max_seq_length",
-              "do_lower_case")
+REMEMBERED = ("task_name", "columns", "header", "outcome", "data_dir", "input_encoding",
+              "max_seq_length", "do_lower_case")
 
-Data = collections.namedtuple("Data", "task data_dir labels encoder input_encoding cache fold")
-# labels: of the classes, in order; encoder: TextEncoder; cache: folder of encoded files.
+Data = collections.namedtuple("Data", "task data_dir outcome encoder input_encoding cache fold")
+# outcome: see outcomes, with the labels; encoder: TextEncoder; cache: folder of encoded files.
 # fold: None, or (its number from 1, their number): what dev is of the training file.
 
 
@@ -61,6 +62,9 @@ def define_flags(flag_values):
            "text_a=question,label=class. Default: the task's.")
     flags.DEFINE_enum("header", "auto", tasks.HEADERS, "Whether the first line of a table is a "
                       "header. Default: auto, it is if it holds names that are known.",
+                      flag_values=flag_values)
+    flags.DEFINE_enum("outcome", None, tasks.OUTCOMES, "What a row gets: one class, a set of "
+                      "labels, or a score. Default: the task's, one class for your own data.",
                       flag_values=flag_values)
     string("predict_file", None, "File to predict, with or without labels; - answers standard "
            "input line by line. Default: the task's test file.")
@@ -96,7 +100,7 @@ def encode_split(data, split):
 
 def encode(data, source, need_labels=True, task=None):
     """examples.Examples of a file; task: that reads it, if not the usual one."""
-    return cached_examples(task or data.task, data.labels, source, data.encoder, data.cache,
+    return cached_examples(task or data.task, data.outcome, source, data.encoder, data.cache,
                            data.input_encoding, need_labels)
 
 
@@ -108,20 +112,21 @@ def classifier(features, config, num_labels, dropout=0.0, seed=0, **options):
         model.pooled_output, None, num_labels, config, dropout, seed)
 
 
-def classifier_objective(config, num_labels, dropout, chosen):
-    """The head's step.Objective; chosen: Techniques."""
+def classifier_objective(config, outcome, dropout, chosen):
+    """The head's step.Objective; outcome: see outcomes; chosen: Techniques."""
     def sums(features, dropout_seed, **options):
         rows = techniques.twice(features) if chosen.rdrop_weight else features
-        logits = classifier(rows, config, num_labels, dropout, dropout_seed, **options).logits
-        losses = techniques.classification_losses(logits, rows["label_ids"], chosen)  # [B] or [2B]
-        right = tf.equal(tf.argmax(logits, axis=-1, output_type=tf.int32), rows["label_ids"])
+        logits = classifier(rows, config, len(outcome.labels), dropout, dropout_seed,
+                            **options).logits
+        losses = outcome.losses(logits, rows["label_ids"], chosen)  # [B] or [2B]
         weights = step.real_rows(rows) / (2.0 if chosen.rdrop_weight else 1.0)
         loss = tf.reduce_sum(weights * losses)
         if chosen.rdrop_weight:
             loss += 0.5 * chosen.rdrop_weight * tf.reduce_sum(
                 step.real_rows(features) * techniques.divergence(logits))
-        return collections.OrderedDict(
-            loss=loss, accuracy=tf.reduce_sum(weights * tf.cast(right, tf.float32)))
+        figures = outcome.progress(logits, rows["label_ids"])
+        return collections.OrderedDict([("loss", loss)] + [
+            (name, tf.reduce_sum(weights * values)) for name, values in figures.items()])
     return step.row_objective(sums)
 
 
@@ -148,24 +153,30 @@ def known_labels(task, data_dir, input_encoding, description):
                        input_encoding)
 
 
+def task_of_settings(settings):
+    """The tasks.Task of the flags."""
+    return tasks.task_named(settings.task_name, settings.columns, settings.header,
+                            settings.outcome)
+
+
 def prepare_classifier(settings, description):
     """(Data, fine_tuner.Run); raises UserError where files do not fit one another.
 
     description: what the folder of the model says of itself, or None.
     """
     place = run_settings.place_of(settings)
-    task = tasks.task_named(settings.task_name, settings.columns, settings.header)
+    task = task_of_settings(settings)
     config, tokenizer = fine_tuner.config_and_tokenizer(
         settings.bert_config_file, settings.vocab_file, settings.do_lower_case,
         settings.max_seq_length)
     labels = known_labels(task, settings.data_dir, settings.input_encoding, description)
-    data = Data(task, settings.data_dir, labels, TextEncoder(tokenizer, settings.max_seq_length),
-                settings.input_encoding, fine_tuner.cache_folder(settings.output_dir, place),
-                settings.fold)
+    data = Data(task, settings.data_dir, outcomes.KINDS[task.outcome](labels, description),
+                TextEncoder(tokenizer, settings.max_seq_length), settings.input_encoding,
+                fine_tuner.cache_folder(settings.output_dir, place), settings.fold)
     return data, fine_tuner.Run(
         settings, place, predictor.Predictor,
-        dict({name: getattr(settings, name) for name in REMEMBERED}, labels=labels,
-             pair=task.pair),
+        dict({name: getattr(settings, name) for name in REMEMBERED}, pair=task.pair,
+             **data.outcome.description()),
         config, lambda features: classifier(features, config, len(labels)))
 
 
@@ -173,26 +184,44 @@ def train_classifier(run, data):
     """Trains, and looks at the dev file on the way if that is asked for."""
     settings = run.settings
     techniques.check_ranges(settings)
+    outcomes.check_techniques(data.outcome, settings)
     examples = encode_split(data, "train")
     dev = encode_split(data, "dev") if fine_tuner.watches(settings) else None
-    chosen = techniques.techniques_of(settings, data.labels, np.bincount(
-        EncodedRows(examples).targets, minlength=len(data.labels)))
+    chosen = techniques.techniques_of(settings, data.outcome.labels,
+                                      data.outcome.counts(EncodedRows(examples).targets))
     run.train(examples,
-              classifier_objective(run.config, len(data.labels), settings.classifier_dropout,
-                                   chosen),
+              classifier_objective(run.config, data.outcome, settings.classifier_dropout, chosen),
               lambda model: score([model], dev, "eval_batch_size")[0],
-              FIGURES, report_text,
+              data.outcome.FIGURES, data.outcome.report_text,
               {"with_mean": True} if chosen.ema_decay else None,
               fgm_epsilon=chosen.fgm_epsilon, passes=2 if chosen.rdrop_weight else 1,
               ema_decay=chosen.ema_decay,
               rate_factors=techniques.rate_factors(run.config, chosen.layer_decay))
+    if data.outcome.NAME == "label_sets" and has_dev(data):
+        keep_thresholds(run, data)
+
+
+def has_dev(data):
+    """Whether there are rows to evaluate on."""
+    return bool(data.fold) or any(tf.io.gfile.exists(os.path.join(data.data_dir, name))
+                                  for name in data.task.files["dev"])
+
+
+def keep_thresholds(run, data):
+    """Lets the trained model know from which probability on each label is predicted best on dev."""
+    model, rows = run.load("eval_batch_size"), EncodedRows(encode_split(data, "dev"))
+    probabilities, = model.collected(rows, data.outcome.KEPT)
+    thresholds = outcomes.best_thresholds(probabilities, rows.targets == 1)
+    tf.logging.info("thresholds by dev: %s", ", ".join(
+        "{} {:.4f}".format(*pair) for pair in zip(data.outcome.labels, thresholds)))
+    run.amend_description(thresholds=thresholds)
 
 
 def score(models, examples, batch_flag):
-    """(report, or None where labels are missing; probabilities [rows, C]) of encoded examples.
+    """(report, or None where labels are missing; answers [rows, C]) of encoded examples.
 
     Args:
-      models: one or more Predictors, whose probabilities are averaged.
+      models: one or more Predictors, whose answers are averaged.
       examples: examples.Examples.
       batch_flag: name of the flag that says the rows of a step.
     """
@@ -200,10 +229,9 @@ def score(models, examples, batch_flag):
     for model in models:
         tf.logging.info("%s with %s", examples.source, model.files.checkpoint)
         with failures.forward_advice(batch_flag, model.batch_size, model.encoder.max_seq_length):
-            found.append(model.collected(rows, ("probabilities", "log_probs")))
-    log_probs = np.logaddexp.reduce([pair[1] for pair in found]) - np.log(len(found))
-    report = None if examples.unlabelled else report_of(log_probs, rows.targets, models[0].labels)
-    return report, np.mean([pair[0] for pair in found], axis=0)
+            found.append(model.collected(rows, model.outcome.KEPT))
+    report = None if examples.unlabelled else models[0].outcome.report(found, rows.targets)
+    return report, np.mean([arrays[0] for arrays in found], axis=0)
 
 
 def file_to_predict(data, source):
@@ -217,19 +245,19 @@ def predict(models, data, source, output_dir, clue_submission):
     """Writes test_results.tsv, a line for each line of the file, and what CLUE's site takes."""
     source, task = file_to_predict(data, source)
     examples = encode(data, source, need_labels=False, task=task)
-    report, probabilities = score(models, examples, "predict_batch_size")
+    report, answers = score(models, examples, "predict_batch_size")
     path = os.path.join(output_dir, "test_results.tsv")
-    write_predictions(path, probabilities, data.labels)
+    write_predictions(path, answers, models[0].outcome)
     tf.logging.info("%d rows of %s predicted: %s", examples.rows, source, path)
     if clue_submission:
         submission = os.path.join(output_dir, tasks.CLUE_FILES[task.name])
         ids = tasks.row_ids(source, tasks.decoded_lines(
             io.BytesIO(read_bytes(source)), source, data.input_encoding))
-        write_submission(submission, ids, probabilities[probabilities.any(axis=1)], data.labels)
+        write_submission(submission, ids, answers[answers.any(axis=1)], data.outcome.labels)
         tf.logging.info("for CLUE's site: %s", submission)
     if report:
-        fine_tuner.print_text("{} of {}: accuracy = {}\n".format(path, source,
-                                                                report["accuracy"]))
+        figure = data.outcome.FIGURES[0]
+        fine_tuner.print_text("{} of {}: {} = {}\n".format(path, source, figure, report[figure]))
 
 
 def require_files(data, settings):
@@ -267,7 +295,7 @@ def classifier_jobs(settings, description):
         train=lambda: train_classifier(run, data),
         report_on=lambda model: score([model], encode_split(data, settings.eval_split),
                                       "eval_batch_size")[0],
-        report_text=report_text,
+        report_text=data.outcome.report_text,
         predict=lambda model: predict([model], data, settings.predict_file, settings.output_dir,
                                       settings.clue_submission),
         to_check=lambda: rows_to_check(data, settings.random_seed))
@@ -281,12 +309,12 @@ def carry_out_over_folds(settings):
     require_files(data, several_runs.changed(settings, do_eval=tests))
     folds = {"fold_{}".format(number): {"fold": (number, settings.num_folds)}
              for number in range(1, settings.num_folds + 1)}
-    several_runs.trained_runs(settings, classifier_jobs, FIGURES, folds.items())
+    several_runs.trained_runs(settings, classifier_jobs, data.outcome.FIGURES, folds.items())
     folders = [os.path.join(settings.output_dir, name) for name in folds]
     if tests:
         models = [predictor.Predictor(folder, settings.eval_batch_size) for folder in folders]
         report, _ = score(models, encode_split(data, "test"), "eval_batch_size")
-        text = report_text(report)
+        text = data.outcome.report_text(report)
         write_report(settings.output_dir, "eval_results_test", report, text)
         fine_tuner.print_text(text)
     if settings.do_predict:
@@ -314,7 +342,9 @@ def main(flag_values):
     settings = several_runs.changed(settings, fold=None)
     if settings.num_folds and settings.do_train:
         return carry_out_over_folds(settings)
-    return several_runs.carry_out_over_seeds(settings, description, classifier_jobs, FIGURES)
+    return several_runs.carry_out_over_seeds(
+        settings, description, classifier_jobs,
+        outcomes.KINDS[task_of_settings(settings).outcome].FIGURES)
 
 
 if __name__ == "__main__":

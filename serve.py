@@ -47,13 +47,11 @@ def as_they_are(texts):
 
 
 def classification(model_dir, batch_size, _):
-    """Answers of a classifier: {"label": ..., "probabilities": {label: ...}}."""
+    """Answers of a classifier, say {"label": ..., "probabilities": {label: ...}}; see outcomes."""
     model = Predictor(model_dir, batch_size)
 
     def answer(rows):
-        return [{"label": model.labels[row.argmax()], "probabilities": {
-            label: round(float(value), DIGITS) for label, value in zip(model.labels, row)}}
-            for row in model.predict(rows)]
+        return [model.outcome.answer(row, DIGITS) for row in model.predict(rows)]
     return Service({"labels": model.labels, "task_name": model.description["task_name"]},
                    {True: (2,), False: (1,), None: (1, 2)}[model.pair], as_they_are, answer)
 

@@ -27,6 +27,7 @@ import run_classifier
 from benchmarks import measuring
 from fine_tuning import tasks, techniques
 from fine_tuning.examples import TextEncoder, cached_examples
+from fine_tuning.outcomes import Classes
 from tokenization import FullTokenizer
 
 Subject = collections.namedtuple("Subject", "task folder files max_seq_length epochs")
@@ -108,12 +109,13 @@ def speed_table(settings):
     """Prints how much is gained by padding to the longest row of a batch, on LCQMC's test file."""
     task = tasks.task_named("lcqmc")
     encoder = TextEncoder(FullTokenizer(settings.vocab_file), LONGEST)
+    outcome = Classes(task.labels)
     examples = cached_examples(
-        task, task.labels, os.path.join(settings.data_dir, "lcqmc", "test.txt"), encoder,
+        task, outcome, os.path.join(settings.data_dir, "lcqmc", "test.txt"), encoder,
         os.path.join(settings.output_dir, "encoded"), "utf-8", True)
     config = modeling.AlbertConfig.from_json_file(settings.bert_config_file)
     plain = techniques.Techniques(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, None)
-    objective = run_classifier.classifier_objective(config, len(task.labels), 0.0, plain)
+    objective = run_classifier.classifier_objective(config, outcome, 0.0, plain)
 
     def training(features):
         return measuring.training_on(features, objective, BATCH)

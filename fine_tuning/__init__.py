@@ -14,6 +14,7 @@ exported models.
   techniques      losses and rates that win points beside the plain ones
   step            a batch -> scalars and gradients, for any head
   several_runs    training over seeds or folds: mean, spread, the best one
+  outcomes        one class, a set of labels or a score: losses, predictions, reports
   early_stopping  training in parts, until dev no longer gains
   crf             how likely are the tags of a row, each with its neighbour
   predictor       a fine-tuned folder -> probabilities: the engine for files, pipes and Python

@@ -137,11 +137,11 @@ def random_batches(encoder, count, seed, batch_size=8):
 # --- file -> cache ----------------------------------------------------------------------------
 
 
-def cached_examples(task, labels, source, encoder, folder, input_encoding, need_labels):
+def cached_examples(task, outcome, source, encoder, folder, input_encoding, need_labels):
     """Encodes a file, or takes the cache file made from the very same input.
 
     Args:
-      task: tasks.Task.  labels: its labels in order.  source: path of the data file.
+      task: tasks.Task.  outcome: see outcomes, with its labels.  source: path of the data file.
       encoder: TextEncoder.  folder: where cache files are kept.
       input_encoding: of the source, say "utf-8".
       need_labels: whether every row must have one.
@@ -151,13 +151,15 @@ def cached_examples(task, labels, source, encoder, folder, input_encoding, need_
       UserError: see tasks; also a file without rows.
     """
     content = read_bytes(source)
-    settings = [task.name, task.columns, labels, encoder.max_seq_length, input_encoding]
+    settings = [task.name, task.columns, outcome.labels, encoder.max_seq_length, input_encoding]
     if task.header != "auto" or not need_labels:
         settings += [task.header, need_labels]
+    if task.outcome != "classes":
+        settings.append(task.outcome)
 
     def rows():
-        found = rows_of_file(task, source, content, input_encoding, labels, need_labels)
-        return encoded_rows(found, labels, encoder)
+        found = rows_of_file(task, source, content, input_encoding, outcome.labels, need_labels)
+        return encoded_rows(found, outcome, encoder)
 
     examples = cached_rows(source, cache_key(settings, content, encoder.tokenizer), folder, rows,
                            need_labels)
@@ -165,10 +167,7 @@ def cached_examples(task, labels, source, encoder, folder, input_encoding, need_
         "%s (%s): %d rows, %d tokens on average, longest %d, %d cut to %d tokens, %d unlabelled",
         source, input_encoding, examples.rows, round(examples.tokens / examples.rows),
         examples.longest, examples.cut, encoder.max_seq_length, examples.unlabelled)
-    targets = EncodedRows(examples).targets
-    counts = np.bincount(targets[targets >= 0], minlength=len(labels))
-    tf.logging.info("%s: rows of each label: %s", source, ", ".join(
-        "{} {}".format(*pair) for pair in zip(labels, counts)))
+    tf.logging.info("%s: %s", source, outcome.counts_text(EncodedRows(examples).targets))
     return examples
 
 
@@ -229,8 +228,8 @@ def rows_of_file(task, source, content, input_encoding, labels=None, need_labels
 def label_order(task, source, input_encoding):
     """The labels of a training file in order."""
     rows = rows_of_file(task, source, read_bytes(source), input_encoding, need_labels=True)
-    return tasks.labels_found(rows, source,
-                              task.header == "auto" and not tasks.reads_json(task))
+    return tasks.labels_found(rows, source, task.header == "auto" and not tasks.reads_json(task),
+                              task.outcome == "label_sets")
 
 
 def cache_key(settings, content, tokenizer):
@@ -246,16 +245,15 @@ def cache_key(settings, content, tokenizer):
     return digest.hexdigest()[:16]
 
 
-def encoded_rows(rows, labels, encoder):
-    """Yields (ids, length of the first segment, [label number or -1], whether it was cut).
+def encoded_rows(rows, outcome, encoder):
+    """Yields (ids, length of the first segment, outcome.targets of the label, whether it was cut).
 
     A blank line has no ids.
     """
-    numbers = {label: number for number, label in enumerate(labels)}
     for row in rows:
         is_blank = row.text_a is None
         ids, first, was_cut = ([], 0, False) if is_blank else encoder(row.text_a, row.text_b)
-        yield ids, first, [numbers.get(row.label, NO_LABEL)], was_cut
+        yield ids, first, outcome.targets(row.label), was_cut
 
 
 def write_cache(path, source, rows):

@@ -500,6 +500,14 @@ class Run(object):
                   watched_training(settings, training, examples.rows, evaluate, figures,
                                    report_text))
 
+    def amend_description(self, **more):
+        """Adds to what the run's folder, and best/ in it, say of themselves."""
+        self.description = dict(self.description, **more)
+        folder = self.settings.output_dir
+        for place in (folder, os.path.join(folder, checkpoints.BEST)):
+            if predictor.read_description(place):
+                predictor.write_json(place, dict(predictor.read_description(place), **more))
+
     def carry_out(self, train, report_on, report_text, predict, to_check):
         """Trains, evaluates, predicts and exports, as the flags say.
 

@@ -26,7 +26,7 @@ import modeling
 from cli import UserError, write_whole
 from fine_tuning import tasks
 from fine_tuning.examples import TextEncoder, padded_arrays
-from fine_tuning.report import prediction_line
+from fine_tuning.outcomes import outcome_of
 from fine_tuning.tag_schemes import SCHEMES, tags_of
 from tokenization import FullTokenizer
 from weights import checkpoints
@@ -67,6 +67,11 @@ def write_description(folder, description, config, vocab_file):
         vocabulary = stream.read().decode("utf-8")
     write_whole(os.path.join(folder, VOCABULARY), vocabulary)
     write_whole(os.path.join(folder, CONFIG), config.to_json())
+    write_json(folder, description)
+
+
+def write_json(folder, description):
+    """Writes a description under its head's name."""
     write_whole(
         os.path.join(folder, DESCRIPTION.format(description["head"])),
         json.dumps(description, ensure_ascii=False, indent=2, sort_keys=True) + "\n")
@@ -293,44 +298,48 @@ class FineTunedModel(object):
 def task_of(description):
     """The Task that a classifier's folder describes; plain lines where it does not know it."""
     if description["task_name"]:
-        return tasks.task_named(description["task_name"], description["columns"])
+        return tasks.task_named(description["task_name"], description["columns"],
+                                outcome=description.get("outcome"))
     return tasks.task_named("tsv", ",".join(
-        tasks.PAIR_THEN_LABEL if description["pair"] else tasks.TEXT_THEN_LABEL))
+        tasks.PAIR_THEN_LABEL if description["pair"] else tasks.TEXT_THEN_LABEL),
+        outcome=description.get("outcome"))
 
 
 class Predictor(FineTunedModel):
     """A fine-tuned classifier, loaded once.
 
     Attributes:
-      labels: names in the order of the probability columns.  pair: whether it takes two texts;
+      outcome: see outcomes.  labels: names in the order of the columns of what it predicts.
+      pair: whether it takes two texts;
         None where its folder does not say, as of a converted Hugging Face model.
       task: tasks.Task, by which lines are read.  encoder: TextEncoder.
     """
 
-    HEAD, SERVED = "classifier", ("probabilities",)
+    HEAD = "classifier"
 
     def __init__(self, source, batch_size=32, pad_to=None, session_config=None):
         """Loads output_dir of a fine-tuning run, or an exported SavedModel; see FineTunedModel."""
         super().__init__(source, batch_size, pad_to, session_config)
-        self.labels = list(self.description["labels"])
+        self.outcome = outcome_of(self.description)
+        self.SERVED = (self.outcome.SERVED,)
+        self.labels = self.outcome.labels
         self.pair = self.description["pair"]
         self.task = task_of(self.description)
         self.encoder = TextEncoder(self.tokenizer, self.description["max_seq_length"])
 
     def head_outputs(self, model):
-        """probabilities and log_probs float32 [B, C]."""
+        """The outcome's outputs float32 [B, C]."""
         head = modeling.classification_head(
             model.pooled_output, None, len(self.description["labels"]), self.files.config)
-        return {"probabilities": tf.nn.softmax(head.logits, name="probabilities"),
-                "log_probs": head.log_probs}
+        return outcome_of(self.description).outputs(head.logits)
 
     def scores_of(self, outputs, input_mask):
-        """Probabilities float32 [B, C]; they are the output itself."""
+        """Probabilities or scores float32 [B, C]; they are the output itself."""
         del input_mask
-        return outputs["probabilities"]
+        return outputs[self.outcome.SERVED]
 
     def predict(self, texts):
-        """Probabilities float32 [rows, C], in the order of the rows.
+        """Probabilities (or scores) float32 [rows, C], in the order of the rows.
 
         Args:
           texts: list of (text_a, text_b) for a pair task, of str for one text.
@@ -345,7 +354,7 @@ class Predictor(FineTunedModel):
                     "pairs of texts" if self.pair else "one text at a time"))
         if not rows:
             return np.zeros([0, len(self.labels)], np.float32)
-        return self.collected([self.encoder(*row)[:2] for row in rows], ["probabilities"])[0]
+        return self.collected([self.encoder(*row)[:2] for row in rows], self.SERVED)[0]
 
     def answers(self, stream, name, encoding, rows_at_once):
         """Yields (line number, line, answer) for each line of a binary stream, in order.
@@ -393,4 +402,4 @@ class Predictor(FineTunedModel):
             if isinstance(answer, UserError):
                 yield "{}\tERROR\t{}".format(number, answer), False
             else:
-                yield "" if answer is None else prediction_line(number, answer, self.labels), True
+                yield "" if answer is None else self.outcome.line(number, answer), True

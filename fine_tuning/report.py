@@ -26,11 +26,7 @@ def class_report(confusion, labels, loss):
     hits, truths, guesses = np.diag(confusion), confusion.sum(1), confusion.sum(0)
     classes = {}
     for number, label in enumerate(labels):
-        hit, truth, guess = int(hits[number]), int(truths[number]), int(guesses[number])
-        classes[label] = {"precision": hit / guess if guess else 0.0,
-                          "recall": hit / truth if truth else 0.0,
-                          "f1": 2 * hit / (truth + guess) if truth + guess else 0.0,
-                          "examples": truth}
+        classes[label] = shares_of(int(hits[number]), int(truths[number]), int(guesses[number]))
     return {"examples": int(confusion.sum()),
             "accuracy": int(hits.sum()) / int(confusion.sum()),
             "macro_f1": sum(row["f1"] for row in classes.values()) / len(labels),
@@ -38,7 +34,17 @@ def class_report(confusion, labels, loss):
             "confusion": confusion.tolist()}
 
 
-def report_text(report):
+def shares_of(hits, truths, guesses):
+    """Precision, recall, F1 and examples of a label; each is 0 where it has no denominator.
+
+    hits: how many were right.  truths: how many there are.  guesses: how many were predicted.
+    """
+    return {"precision": hits / guesses if guesses else 0.0,
+            "recall": hits / truths if truths else 0.0,
+            "f1": 2 * hits / (truths + guesses) if truths + guesses else 0.0, "examples": truths}
+
+
+def class_report_text(report):
     """A class_report as lines of text: the totals, each class, the confusion counts."""
     lines = ["{} = {}".format(name, report[name])
              for name in ("examples", "accuracy", "macro_f1", "loss")]
@@ -72,27 +78,13 @@ def write_report(folder, name, report, text):
     return path
 
 
-def prediction_header(labels):
-    """The first line of test_results.tsv."""
-    return "\t".join(["row", "label", "confidence"] + ["p({})".format(label) for label in labels])
+def write_predictions(path, answers, outcome):
+    """Writes answers [rows, C] as test_results.tsv with its header.
 
-
-def prediction_line(number, probabilities, labels):
-    """One line: row number from 1, predicted label, its probability, those of all labels."""
-    best = int(np.argmax(probabilities))
-    cells = [str(number), labels[best]] + ["{:.9g}".format(value) for value in
-                                           [probabilities[best]] + list(probabilities)]
-    return "\t".join(cells)
-
-
-def write_predictions(path, probabilities, labels):
-    """Writes probabilities [rows, C] as test_results.tsv with its header.
-
-    A row of zeros, which is a blank line of the input, is an empty line.
+    A row of zeros, which is a blank line of the input, is an empty line.  outcome: see outcomes.
     """
-    lines = [prediction_header(labels)] + [
-        prediction_line(number, row, labels) if row.any() else ""
-        for number, row in enumerate(probabilities, 1)]
+    lines = [outcome.header()] + [outcome.line(number, row) if row.any() else ""
+                                  for number, row in enumerate(answers, 1)]
     write_whole(path, "\n".join(lines) + "\n")
 
 

@@ -10,6 +10,7 @@ import csv
 import functools
 import itertools
 import json
+import math
 import os
 import re
 
@@ -23,14 +24,14 @@ Row.__doc__ = """One example: line number from 1; text_b is None for one text; l
 text_a is None for a blank line.
 """
 
-Task = collections.namedtuple("Task", "name pair labels files rows columns header",
-                              defaults=("auto",))
+Task = collections.namedtuple("Task", "name pair labels files rows columns outcome header",
+                              defaults=("classes", "auto"))
 Task.__doc__ = """One entry of the table.
 
 pair: a row holds two texts.  labels: tuple of str, or None: those found in the training file.
 files: split -> names tried in that order.  rows: reader (path, lines, task) -> Rows.
 columns: columns in order, or a dict of column -> name in the header or key of the JSON object.
-header: "true", "false" or "auto": is the first line of a table one?
+outcome: one of OUTCOMES.  header: "true", "false" or "auto": is the first line of a table one?
 """
 
 SPLITS = ("train", "dev", "test")
@@ -47,6 +48,9 @@ UNDECIDED = "-"  # the label of JSON rows on which the annotators did not agree
 COMMA_HINT = "; --task_name=csv reads columns between commas"
 HEADER_HINT = "; if this line is a header, say --header=true"
 HEADERS = ("auto", "true", "false")
+OUTCOMES = ("classes", "label_sets", "score")  # what a row is to get, see outcomes.py
+LABEL_SEPARATOR, NO_MEMBER = ",", "-"  # of a set of labels in one cell; the empty set
+SCORE_LABELS = ("score",)
 
 
 def decoded_lines(stream, path, encoding):
@@ -323,7 +327,15 @@ def label_of(record, key):
     label = record.get(key)
     if isinstance(label, bool):
         return str(label).lower()
+    if isinstance(label, list):
+        return LABEL_SEPARATOR.join(map(str, label)) or NO_MEMBER
     return None if label is None else text_of(record, key)
+
+
+def members_of(label):
+    """The set of labels that a cell holds."""
+    members = {part.strip() for part in label.split(LABEL_SEPARATOR)}
+    return members - {"", NO_MEMBER}
 
 
 def reads_json(task):
@@ -366,6 +378,9 @@ TSV_FILES = split_names("{}.tsv", "{}.txt")
 JSON_FILES = split_names("{}.json", "{}.jsonl", "{}1.0.json")
 XNLI_FILES = {"train": ("multinli/multinli.train.zh.tsv", "multinli.train.zh.tsv"),
               "dev": ("xnli.dev.tsv",), "test": ("xnli.test.tsv",)}
+STSB_FILES = {"train": ("STS-B.train.data", "train.tsv", "train.txt"),
+              "dev": ("STS-B.valid.data", "dev.tsv", "dev.txt"),
+              "test": ("STS-B.test.data", "test.tsv", "test.txt")}
 OCNLI_FILES = dict(JSON_FILES, train=("train.50k.json",) + JSON_FILES["train"])
 
 PAIR_THEN_LABEL = ("text_a", "text_b", "label")
@@ -392,6 +407,8 @@ TASKS = collections.OrderedDict((task.name, task) for task in (
          functools.partial(json_rows, texts=keywords_and_abstract), {"label": "label"}),
     Task("wsc", False, ("false", "true"), JSON_FILES,
          functools.partial(json_rows, texts=marked_spans), {"label": "label"}),
+    Task("stsb", True, SCORE_LABELS, STSB_FILES, tsv_rows, PAIR_THEN_LABEL, "score"),
+    Task("multilabel", None, None, TSV_FILES, tsv_rows, None, "label_sets"),
     Task("tsv", None, None, TSV_FILES, tsv_rows, None),
     Task("csv", None, None, split_names("{}.csv"), csv_rows, None),
     Task("jsonl", None, None, split_names("{}.jsonl", "{}.json"), json_rows, None),
@@ -410,16 +427,22 @@ def task_among(known, name):
     return known[name.lower()]
 
 
-def task_named(name, columns=None, header="auto"):
-    """The Task of --task_name, with the columns of --columns and --header.
+def task_named(name, columns=None, header="auto", outcome=None):
+    """The Task of --task_name, with the columns of --columns, --header and --outcome.
 
     Args:
       name: key of TASKS, upper or lower case.  header: one of HEADERS.
+      outcome: one of OUTCOMES; None: the task's own.
       columns: None, or "label,text_a,-" (positions), or "text_a=问题,label=类别" (names).
     Raises:
       UserError: unknown task; columns that do not make one or two texts.
     """
     task = task_among(TASKS, name)._replace(header=header)
+    if outcome not in (None, task.outcome):
+        if task.labels or task.outcome != "classes":
+            raise UserError("--outcome is {}, the task {} has {}".format(
+                outcome, task.name, task.outcome))
+        task = task._replace(outcome=outcome, labels=SCORE_LABELS if outcome == "score" else None)
     if columns:
         chosen = parsed_columns(columns)
     elif task.columns:
@@ -519,18 +542,34 @@ def row_of_line(task, path, number, text):
 
 def is_undecided(task, row, labels):
     """Whether this is a JSON row on which the annotators did not agree."""
-    return row.label == UNDECIDED and reads_json(task) and UNDECIDED not in (labels or ())
+    return (row.label == UNDECIDED and reads_json(task) and task.outcome == "classes" and
+            UNDECIDED not in (labels or ()))
 
 
 def checked_row(task, row, path, labels):
     """The row; an empty or undecided label is none.  Raises UserError for one not allowed."""
     if not row.label or is_undecided(task, row, labels):
         return row._replace(label=None)
-    if labels is not None and row.label not in labels:
+    wanted = wrong_label(task, row.label, labels)
+    if wanted:
         may_be_header = row.line == 1 and task.header == "auto" and not reads_json(task)
-        raise UserError("{}, line {}: label {!r} is not one of {}{}".format(
-            path, row.line, row.label, ", ".join(labels), HEADER_HINT if may_be_header else ""))
+        raise UserError("{}, line {}: label {!r} is not {}{}".format(
+            path, row.line, row.label, wanted, HEADER_HINT if may_be_header else ""))
     return row
+
+
+def wrong_label(task, label, labels):
+    """What a label should have been where it is not allowed, else None; labels: None for any."""
+    if task.outcome == "score":
+        try:
+            return None if math.isfinite(float(label)) else "a finite number"
+        except ValueError:
+            return "a number"
+    members = members_of(label) if task.outcome == "label_sets" else {label}
+    if labels is not None and not members.issubset(labels):
+        return "{} {}".format("made of" if task.outcome == "label_sets" else "one of",
+                              ", ".join(labels))
+    return None
 
 
 def checked_rows(task, path, lines, labels, need_labels):
@@ -561,11 +600,13 @@ def checked_rows(task, path, lines, labels, need_labels):
         logging.info("%s: %d %s left out", path, count, kind)
 
 
-def labels_found(rows, path, is_table=False):
+def labels_found(rows, path, is_table=False, are_sets=False):
     """The labels of a training file's rows in order: numbers by value, others by text.
 
-    is_table: whether the first line may be a header that was not known as one.
-
+    Args:
+      rows: Rows.  path: str for the messages.
+      is_table: whether the first line may be a header that was not known as one.
+      are_sets: whether a row's label is a set of them.
     Raises:
       UserError: one label only, or so many that the column cannot be right; a label that stands
         in the first line and nowhere else.
@@ -573,7 +614,7 @@ def labels_found(rows, path, is_table=False):
     first, counts = None, collections.Counter()
     for row in rows:
         first = first or row
-        counts[row.label] += 1
+        counts.update(members_of(row.label) if are_sets else [row.label])
     if is_table and first and first.line == 1 and counts[first.label] == 1:
         raise UserError("{}, line 1: the label {!r} stands in no other line: is this a header? Say "
                         "--header=true or --header=false".format(path, first.label))

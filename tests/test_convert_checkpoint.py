@@ -259,6 +259,22 @@ def test_a_classifier_goes_to_hugging_face_and_comes_back(tmp_path, toy_vocab):
     assert huggingface.read_settings(renamed)["labels"] == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("outcome, labels, problem", [
+    ("label_sets", ("体育", "财经", "科技"), "multi_label_classification"),
+    ("score", ("score",), "regression")])
+def test_sets_of_labels_and_scores_stay_what_they_are(tmp_path, toy_vocab, outcome, labels,
+                                                      problem):
+    source = write_classifier(
+        tmp_path / "from", toy_vocab, write_text(tmp_path / "c.json", json.dumps(GOOGLE)),
+        labels=labels, task="tsv", columns="text_a,text_b,label", outcome=outcome)
+    folder = convert(source, tmp_path / "hf", "huggingface")
+    assert huggingface.read_object(os.path.join(folder, "config.json"))["problem_type"] == problem
+    os.remove(os.path.join(folder, "classifier.json"))  # as where it comes from somebody else
+    back = predictor.Predictor(convert(folder, tmp_path / "back", "tf"))
+    assert (back.outcome.NAME, tuple(back.labels)) == (outcome, labels)
+    np.testing.assert_array_equal(back.predict(PAIRS), predictor.Predictor(source).predict(PAIRS))
+
+
 def test_a_classifier_of_albert_zh_becomes_bert(tmp_path, toy_vocab):
     source = classifier_folder(tmp_path, toy_vocab, "albert_zh")
     folder = convert(source, tmp_path / "hf", "huggingface", "--verify")

@@ -61,6 +61,70 @@ def trained(tmp_path_factory, call):
     return str(folder)
 
 
+# --- sets of labels, scores -------------------------------------------------------------------
+
+
+def test_sets_of_labels_are_learned_and_predicted_from_thresholds_by_dev(tmp_path, call):
+    words = {"天": "天气", "鱼": "食物", "桥": "地方"}
+    rng = np.random.RandomState(2)
+    for name, count in (("train", 240), ("dev", 40), ("test", 20)):
+        rows = []
+        for _ in range(count):
+            chosen = [word for word in words if rng.rand() < 0.4]
+            text = "".join(rng.permutation(chosen + ["的", "有", "人"]))
+            rows.append("{}\t{}".format(",".join(words[word] for word in chosen) or "-", text))
+        write_text(tmp_path / (name + ".tsv"), "\n".join(rows) + "\n")
+    folder = tmp_path / "out"
+    call(folder, "--do_train", "--do_eval", "--do_predict", task_name="multilabel",
+         columns="label,text_a", data_dir=str(tmp_path), num_train_epochs=20, learning_rate=0.003,
+         classifier_dropout=0)
+    report = results(folder)
+    assert report["micro_f1"] > 0.9 and report["labels"] == sorted(words.values())
+    thresholds = results(folder, "classifier")["thresholds"]
+    assert [report["classes"][label]["threshold"] for label in report["labels"]] == thresholds
+    assert thresholds != [0.5] * 3
+    with io.open(str(folder / "test_results.tsv"), encoding="utf-8") as stream:
+        header, *lines = [line.rstrip("\n").split("\t") for line in stream]
+    assert header[:2] == ["row", "labels"] and len(lines) == 20
+    for _, labels, *probabilities in lines:
+        assert (set(labels.split(",")) - {"-"}) == {
+            label for label, value, least in zip(report["labels"], probabilities, thresholds)
+            if float(value) >= least}
+
+
+def test_scores_are_learned_and_predicted(tmp_path, call, capsys):
+    rng = np.random.RandomState(3)
+    for name, count in (("train", 240), ("dev", 40), ("test", 20)):
+        rows = []
+        for _ in range(count):
+            fish = rng.randint(5)
+            rows.append("{}\t天有\t{}".format("".join(rng.permutation(["鱼"] * fish + ["的"] * 3)),
+                                             fish))
+        write_text(tmp_path / (name + ".tsv"), "\n".join(rows) + "\n")
+    folder = tmp_path / "out"
+    call(folder, "--do_train", "--do_eval", "--do_predict", task_name="stsb",
+         data_dir=str(tmp_path), num_train_epochs=20, learning_rate=0.003, classifier_dropout=0)
+    report = results(folder)
+    assert report["pearson"] > 0.9 and report["spearman"] > 0.9
+    assert "pearson = {}\n".format(report["pearson"]) in capsys.readouterr().out
+    model = predictor.Predictor(str(folder))
+    with io.open(str(tmp_path / "test.tsv"), encoding="utf-8") as stream:
+        expected = model.predict([line.split("\t")[:2] for line in stream])
+    with io.open(str(folder / "test_results.tsv"), encoding="utf-8") as stream:
+        lines = stream.read().splitlines()
+    assert lines[0] == "row\tscore"
+    found = np.array([line.split("\t")[1] for line in lines[1:]], np.float64)
+    np.testing.assert_allclose(found, expected[:, 0], atol=1e-6)
+
+
+def test_what_is_for_classes_alone_is_refused_with_another_outcome(tmp_path, call):
+    write_text(tmp_path / "train.tsv", "a\tb\t1\n")
+    with pytest.raises(UserError, match="--focal_gamma is 2.0: it is for one class of several"):
+        call(tmp_path, "--do_train", task_name="stsb", data_dir=str(tmp_path), focal_gamma=2)
+    with pytest.raises(UserError, match="--outcome is score, the task lcqmc_pair has classes"):
+        call(tmp_path, "--do_train", data_dir=str(tmp_path), outcome="score")
+
+
 # --- several runs -----------------------------------------------------------------------------
 
 

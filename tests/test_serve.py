@@ -55,6 +55,21 @@ def test_a_classifier_gives_label_and_probabilities(tmp_path, toy_vocab, toy_con
     assert len(answers) == len(PAIRS)
 
 
+@pytest.mark.parametrize("outcome, labels, keys", [
+    ("label_sets", ("a", "b", "c"), {"labels", "probabilities"}), ("score", ("score",), {"score"})])
+def test_sets_of_labels_and_scores_are_answered(tmp_path, toy_vocab, toy_config, outcome, labels,
+                                                keys):
+    folder = write_classifier(tmp_path, toy_vocab, toy_config, labels=labels, task="tsv",
+                              columns="text_a,text_b,label", outcome=outcome)
+    _, answers = answers_over_http(folder, PAIRS)
+    assert {frozenset(answer) for answer in answers} == {frozenset(keys)}
+    for answer, row in zip(answers, Predictor(folder).predict(PAIRS)):
+        values = answer.get("probabilities", answer)
+        assert [values[label] for label in labels] == pytest.approx(row, abs=2e-6)
+        assert answer.get("labels", []) == [
+            label for label, value in zip(labels, row) if outcome != "score" and value >= 0.5]
+
+
 def test_a_classifier_of_single_texts_refuses_pairs(tmp_path, toy_vocab, toy_config):
     folder = write_classifier(tmp_path, toy_vocab, toy_config, pair=False, labels=("坏", "好"))
     with served(serve.service_of(folder, 4, 3)) as running:

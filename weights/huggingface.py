@@ -28,6 +28,9 @@ ACTIVATIONS_READ = {"gelu_new": "gelu", "gelu_pytorch_tanh": "gelu", "gelu": "ge
                     "gelu_python": "gelu_erf", "relu": "relu", "tanh": "tanh"}
 LAYER_NORM_EPSILON = 1e-12
 CLASSIFIER_DROPOUT = 0.1
+# What a classifier's outcome is called there.
+PROBLEMS = {"classes": "single_label_classification", "label_sets": "multi_label_classification",
+            "score": "regression"}
 HEADS = {"albert": "predictions", "bert": "cls.predictions"}  # scope of the masked words' head
 
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
@@ -61,7 +64,7 @@ def turned(name, array):
 # ---- writing -----------------------------------------------------------------------------------
 
 
-def folder_files(image, vocab, labels, lower_case):
+def folder_files(image, vocab, labels, lower_case, outcome="classes"):
     """What a folder holds beside its vocabulary: dict file name -> text or bytes.
 
     Args:
@@ -77,11 +80,11 @@ def folder_files(image, vocab, labels, lower_case):
         "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]",
         "mask_token": "[MASK]"}
     return {NEW_WEIGHTS: save(tensors, metadata={"format": "pt"}),
-            CONFIG: json_text(config_values(image, vocab, labels)),
+            CONFIG: json_text(config_values(image, vocab, labels, outcome)),
             TOKENIZER: json_text(tokenizer)}
 
 
-def config_values(image, vocab, labels):
+def config_values(image, vocab, labels, outcome):
     """What config.json says of an image; arguments as in folder_files."""
     albert = image.family == "albert"
     kind = layouts.huggingface_kind(layouts.heads_of_weights(image.weights))
@@ -96,6 +99,8 @@ def config_values(image, vocab, labels):
     if labels:
         values.update(id2label={str(index): label for index, label in enumerate(labels)},
                       label2id={label: index for index, label in enumerate(labels)})
+    if outcome != "classes":
+        values["problem_type"] = PROBLEMS[outcome]
     return values
 
 
@@ -121,9 +126,9 @@ def read_folder(folder):
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError("{}: architectures is {!r}, must list names".format(path, names))
     known = {family.capitalize() + kind: kind for kind in KINDS}
-    problem = values.get("problem_type") or "single_label_classification"
+    problem = values.get("problem_type")
     other = [name for name in names if name not in known] + (
-        [] if problem == "single_label_classification" else [problem])
+        [problem] if problem and problem not in PROBLEMS.values() else [])
     tensors = {}
     for file_path in weight_files(folder):
         tensors.update(read_tensors(file_path))
@@ -153,9 +158,12 @@ def weight_files(folder):
 
 
 def read_settings(folder):
-    """What a folder says of a model's use: dict with labels and do_lower_case, None if not said."""
+    """What a folder says of a model's use: labels, do_lower_case, None if not said, and outcome."""
     path, tokenizer = [os.path.join(folder, name) for name in (CONFIG, TOKENIZER)]
-    names = read_object(path).get("id2label") or {}
+    values = read_object(path)
+    names = values.get("id2label") or {}
+    outcome = next((name for name, problem in PROBLEMS.items()
+                    if problem == values.get("problem_type")), "classes")
     wanted = [str(index) for index in range(len(names))] if isinstance(names, dict) else None
     if wanted is None or set(names) != set(wanted) or not all(
             isinstance(name, str) for name in names.values()):
@@ -163,9 +171,11 @@ def read_settings(folder):
             path, json.dumps(names, ensure_ascii=False)[:80]))
     labels = [names[index] for index in wanted]
     unnamed = labels == ["LABEL_" + index for index in wanted]  # what transformers makes up
+    if unnamed and outcome == "score":
+        labels, unnamed = ["score"], False
     lower_case = (read_object(tokenizer).get("do_lower_case") if tf.io.gfile.exists(tokenizer)
                   else None)
-    return {"labels": None if unnamed else labels,
+    return {"labels": None if unnamed else labels, "outcome": outcome,
             "do_lower_case": lower_case if isinstance(lower_case, bool) else None}
 
 

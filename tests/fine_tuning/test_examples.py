@@ -23,6 +23,7 @@ from fine_tuning.examples import (
     read_header,
     write_cache,
 )
+from fine_tuning.outcomes import Classes
 from tokenization import FullTokenizer
 
 LCQMC = tasks.task_named("lcqmc")
@@ -42,7 +43,7 @@ def pair_lines(count):
 
 def encoded(folder, tokenizer, text, length=48, need_labels=True, name="train.txt"):
     path = write_text(folder / name, text)
-    return cached_examples(LCQMC, LCQMC.labels, path, TextEncoder(tokenizer, length),
+    return cached_examples(LCQMC, Classes(LCQMC.labels), path, TextEncoder(tokenizer, length),
                            str(folder / "encoded"), "utf-8", need_labels)
 
 

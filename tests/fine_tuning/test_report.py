@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from fine_tuning.report import class_report, report_text, write_predictions, write_report
+from fine_tuning.outcomes import Classes
+from fine_tuning.report import class_report, class_report_text, write_predictions, write_report
 
 # 3 classes, the last one neither there nor predicted.
 CONFUSION = [[3, 1, 0], [2, 4, 0], [0, 0, 0]]
@@ -23,10 +24,10 @@ def test_figures_by_hand():
 
 def test_report_files_hold_the_figures(tmp_path):
     report = class_report(CONFUSION, ["甲", "乙", "丙"], 0.5)
-    path = write_report(str(tmp_path), "eval_results", report, report_text(report))
+    path = write_report(str(tmp_path), "eval_results", report, class_report_text(report))
     with open(path, encoding="utf-8") as stream:
         text = stream.read()
-    assert text == report_text(report)
+    assert text == class_report_text(report)
     assert "accuracy = 0.7\n" in text and "乙\t2\t4\t0" in text
     with open(str(tmp_path / "eval_results.json"), encoding="utf-8") as stream:
         assert json.load(stream) == report
@@ -35,7 +36,7 @@ def test_report_files_hold_the_figures(tmp_path):
 def test_predictions_read_back(tmp_path):
     probabilities = np.array([[0.1, 0.9], [0.75, 0.25]], np.float32)
     path = str(tmp_path / "test_results.tsv")
-    write_predictions(path, probabilities, ["坏", "好"])
+    write_predictions(path, probabilities, Classes(["坏", "好"]))
     with open(path, encoding="utf-8") as stream:
         rows = [line.split("\t") for line in stream.read().splitlines()]
     assert rows[0] == ["row", "label", "confidence", "p(坏)", "p(好)"]

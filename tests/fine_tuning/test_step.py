@@ -11,7 +11,7 @@ import devices
 import run_classifier
 import run_mrc
 import run_ner
-from fine_tuning import step, techniques
+from fine_tuning import outcomes, step, techniques
 from fine_tuning.tag_schemes import SCHEMES, tags_of
 from training import run_settings
 
@@ -23,7 +23,7 @@ PLAIN = dict(layer_decay=1.0, fgm_epsilon=0.0, ema_decay=0.0, rdrop_weight=0.0,
 
 def classifier(config, dropout=0.0, **changes):
     chosen = techniques.Techniques(**dict(PLAIN, **changes))
-    return run_classifier.classifier_objective(config, 3, dropout, chosen)
+    return run_classifier.classifier_objective(config, outcomes.Classes("abc"), dropout, chosen)
 
 
 def tagger(config, **changes):

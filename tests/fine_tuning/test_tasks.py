@@ -179,7 +179,8 @@ def test_own_columns_by_position_by_name_and_by_key(tmp_path):
 
 
 @pytest.mark.parametrize("name, columns, message", [
-    ("foo", None, "--task_name: unknown task 'foo'; known: lcqmc, .*wsc, tsv, csv, jsonl"),
+    ("foo", None, "--task_name: unknown task 'foo'; known: lcqmc, .*wsc, stsb, multilabel, tsv, "
+     "csv, jsonl"),
     ("tsv", None, "--task_name=tsv needs --columns"),
     ("tsv", "text_a,labl", "--columns=text_a,labl: made of"),
     ("tsv", "text_a=x,label", "either every part has a = or none"),

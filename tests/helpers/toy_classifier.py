@@ -12,7 +12,7 @@ PAIRS = [(TOY_SENTENCES[n % 12][:2 + n % 7], TOY_SENTENCES[(n * 5 + 1) % 12]) fo
 
 
 def write_classifier(folder, vocab, config, pair=True, labels=("0", "1"), task="lcqmc",
-                     columns=None):
+                     columns=None, **said):
     """Saves a checkpoint and its description; weights are large enough to tell texts apart."""
     os.makedirs(str(folder), exist_ok=True)
     config = modeling.AlbertConfig.from_json_file(config)
@@ -26,5 +26,5 @@ def write_classifier(folder, vocab, config, pair=True, labels=("0", "1"), task="
     predictor.write_description(str(folder), {
         "head": "classifier", "task_name": task, "columns": columns, "data_dir": None,
         "labels": list(labels), "pair": pair, "max_seq_length": 40, "do_lower_case": True,
-        "input_encoding": "utf-8"}, config, vocab)
+        "input_encoding": "utf-8", **said}, config, vocab)
     return str(folder)
