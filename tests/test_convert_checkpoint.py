@@ -551,11 +551,11 @@ def test_labels_of_hugging_face_arrive_in_their_order(tmp_path, toy_vocab):
 
 @pytest.mark.parametrize("config", [
     {"architectures": ["AlbertForMultipleChoice"]},
-    {"problem_type": "multi_label_classification"}])
+    {"problem_type": "ranking"}])
 def test_heads_of_another_kind_are_refused_and_can_be_dropped(tmp_path, toy_vocab, config, capsys):
     folder = convert(classifier_folder(tmp_path, toy_vocab), tmp_path / "hf", "huggingface")
     other = edited(folder, tmp_path / "other", config)
-    word = config.get("architectures", ["multi_label"])[0]
+    word = config.get("architectures", ["ranking"])[0]
     with pytest.raises(UserError, match=word + ".*--drop_heads=classifier converts the rest"):
         convert(other, tmp_path / "x", "tf")
     weights = weights_of(convert(other, tmp_path / "out", "tf", "--drop_heads=classifier"))

@@ -253,7 +253,7 @@ class Killed(BaseException):
     """Stands for kill -9: nothing in the code catches it."""
 
 
-@pytest.mark.parametrize("stop, at_end", [(2, []), (4, []), (4, ["--do_eval"])], ids=str)
+@pytest.mark.parametrize("stop, at_end", [(2, []), (4, ["--do_eval"])], ids=str)
 def test_a_checkpoint_whose_evaluation_was_killed_is_evaluated(toy_config, records, tmp_path,
                                                                monkeypatch, capsys, stop, at_end):
     settings = arguments(toy_config, records, tmp_path, "--do_train", *at_end,

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from helpers.toy_models import ROWS, toy_batch, toy_model
+from helpers.toy_models import toy_batch, toy_model
 from helpers.toys import ROOT
 
 import optimization
@@ -43,9 +43,7 @@ def three_losses(config, micro_batch_size, recompute, optimizer, compiled):
 
 
 @pytest.mark.parametrize("micro_batch_size, recompute, optimizer, changes", [
-    (ROWS, False, "lamb", {}),
     (2, False, "adamw", {"ln_type": "preln"}),
-    (ROWS, True, "lamb", {"parameter_sharing": "ffn"}),
     (2, True, "lamb", {"embedding_style": "google", "num_hidden_groups": 2}),
 ])
 def test_a_compiled_step_is_the_plain_one(micro_batch_size, recompute, optimizer, changes):

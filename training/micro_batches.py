@@ -86,7 +86,8 @@ def sum_over_micro_batches(contribution, features, micro_batch_size=0, loss_of=N
     order = tf.reshape(order, [-1, micro_batch_size])  # [B/M, M]
 
     def micro_batch(index):
-        return {name: tf.gather(tensor, order[index]) for name, tensor in features.items()}
+        rows = tf.gather(order, index)  # order[index] does not compile under 1.15's XLA
+        return {name: tf.gather(tensor, rows) for name, tensor in features.items()}
 
     # Of the first one only the variables are used, which cannot be made inside of the loop.
     sums = tf.nest.map_structure(lambda scalar: tf.zeros([]), contribution(micro_batch(0)))
