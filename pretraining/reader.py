@@ -132,7 +132,12 @@ def check_record(record, path, seq_length, max_predictions, vocab_size=None):
         if name not in features:
             raise UserError("{}: records have no feature {!r}; they have: {}".format(
                 path, name, ", ".join(sorted(features)) or "none"))
-        values = features[name].float_list if dtype == tf.float32 else features[name].int64_list
+        kind = "float_list" if dtype == tf.float32 else "int64_list"
+        stored = features[name].WhichOneof("kind") or kind
+        if stored != kind:
+            raise UserError("{}: records have {} as {}, must be {}".format(
+                path, name, stored, kind))
+        values = getattr(features[name], kind)
         if len(values.value) != length:
             flag = "max_predictions_per_seq" if "masked" in name else "max_seq_length"
             raise UserError("{}: records have {} of length {}, but --{} asks for {}".format(

@@ -105,8 +105,7 @@ def write_changed(path, number, name, value, count=4):
 def test_values_out_of_range_are_named(tmp_path, name, value, bound):
     words = "x: {} holds {}, must be at least 0 and below {}".format(name, value, bound)
     with pytest.raises(UserError, match=words):
-        reader.peek([write_changed(tmp_path / "x", 0, name, value)], 16, 3,
-                               vocab_size=VOCAB)
+        reader.peek([write_changed(tmp_path / "x", 0, name, value)], 16, 3, vocab_size=VOCAB)
     path = write_changed(tmp_path / "x", 2, name, value)
     source = reader.peek([path], 16, 3, vocab_size=VOCAB)
     where, number, reason = reader.find_damage([source])
@@ -114,6 +113,14 @@ def test_values_out_of_range_are_named(tmp_path, name, value, bound):
     left = reader.without_corrupt(source, str(tmp_path / "sound"))
     assert reader.count_source(left) == 3
     assert reader.find_damage([left]) is None
+
+
+def test_weights_as_whole_numbers_are_named():
+    example = tf.train.Example.FromString(serialized(toy_record(np.random.RandomState(1))))
+    weights = example.features.feature["masked_lm_weights"]
+    weights.int64_list.value.extend([1] * len(weights.float_list.value))
+    with pytest.raises(UserError, match="masked_lm_weights as int64_list, must be float_list"):
+        reader.check_record(example.SerializeToString(), "x", 16, 3)
 
 
 def test_files_that_hold_nothing_or_cannot_be_read_are_named(tmp_path):
