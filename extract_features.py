@@ -107,8 +107,8 @@ def pooled(model, mask, pooling, layer):
         return chosen[:, 0]
     if pooling == "first_last_mean":
         chosen = (layers[1] + chosen) / 2.0
-    share = tf.expand_dims(tf.cast(mask, tf.float32), 2)  # [B, S, 1]
-    return tf.reduce_sum(chosen * share, 1) / tf.reduce_sum(share, 1)
+    weights = tf.expand_dims(tf.cast(mask, tf.float32), 2)  # [B, S, 1]
+    return tf.reduce_sum(chosen * weights, 1) / tf.reduce_sum(weights, 1)
 
 
 # --- files ------------------------------------------------------------------------------------

@@ -64,6 +64,6 @@ def log_sum_of_all(scores, counts, steps, ends):
         return tf.where(tf.tile(tf.expand_dims(counted, 1), [1, tf.shape(own)[1]]), after, before)
 
     places = tf.transpose(scores, [1, 0, 2])  # [S, B, T]
-    later = tf.transpose(counts, [1, 0])  # [S, B]
-    sums = tf.foldl(onward, (places[1:], later[1:]), initializer=places[0])
+    are_counted = tf.transpose(counts, [1, 0])  # [S, B]
+    sums = tf.foldl(onward, (places[1:], are_counted[1:]), initializer=places[0])
     return tf.reduce_logsumexp(sums + ends, axis=1)
