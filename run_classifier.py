@@ -220,6 +220,8 @@ def keep_thresholds(run, data):
 def score(models, examples, batch_flag):
     """(report, or None where labels are missing; answers [rows, C]) of encoded examples.
 
+    The answer of a blank line is not a number.
+
     Args:
       models: one or more Predictors, whose answers are averaged.
       examples: examples.Examples.
@@ -231,7 +233,9 @@ def score(models, examples, batch_flag):
         with failures.forward_advice(batch_flag, model.batch_size, model.encoder.max_seq_length):
             found.append(model.collected(rows, model.outcome.KEPT))
     report = None if examples.unlabelled else models[0].outcome.report(found, rows.targets)
-    return report, np.mean([arrays[0] for arrays in found], axis=0)
+    answers = np.mean([arrays[0] for arrays in found], axis=0)
+    answers[rows.starts == rows.ends] = np.nan  # blank lines
+    return report, answers
 
 
 def file_to_predict(data, source):
@@ -253,7 +257,8 @@ def predict(models, data, source, output_dir, clue_submission):
         submission = os.path.join(output_dir, tasks.CLUE_FILES[task.name])
         ids = tasks.row_ids(source, tasks.decoded_lines(
             io.BytesIO(read_bytes(source)), source, data.input_encoding))
-        write_submission(submission, ids, answers[answers.any(axis=1)], data.outcome.labels)
+        answered = answers[~np.isnan(answers).any(axis=1)]
+        write_submission(submission, ids, answered, data.outcome.labels)
         tf.logging.info("for CLUE's site: %s", submission)
     if report:
         figure = data.outcome.FIGURES[0]

@@ -81,9 +81,10 @@ def write_report(folder, name, report, text):
 def write_predictions(path, answers, outcome):
     """Writes answers [rows, C] as test_results.tsv with its header.
 
-    A row of zeros, which is a blank line of the input, is an empty line.  outcome: see outcomes.
+    A row that is not a number, of a blank line of the input, is an empty line.
+    outcome: see outcomes.
     """
-    lines = [outcome.header()] + [outcome.line(number, row) if row.any() else ""
+    lines = [outcome.header()] + ["" if np.isnan(row).any() else outcome.line(number, row)
                                   for number, row in enumerate(answers, 1)]
     write_whole(path, "\n".join(lines) + "\n")
 

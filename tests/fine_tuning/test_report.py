@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from fine_tuning.outcomes import Classes
+from fine_tuning.outcomes import Classes, Score
 from fine_tuning.report import class_report, class_report_text, write_predictions, write_report
 
 # 3 classes, the last one neither there nor predicted.
@@ -43,3 +43,10 @@ def test_predictions_read_back(tmp_path):
     assert [row[:2] for row in rows[1:]] == [["1", "好"], ["2", "坏"]]
     assert np.array_equal(np.float32([row[3:] for row in rows[1:]]), probabilities)
     assert [np.float32(row[2]) for row in rows[1:]] == [np.float32(0.9), np.float32(0.75)]
+
+
+def test_a_blank_line_is_one_and_a_score_of_0_is_not(tmp_path):
+    path = str(tmp_path / "test_results.tsv")
+    write_predictions(path, np.array([[0.0], [np.nan], [1.5]]), Score(["score"]))
+    with open(path, encoding="utf-8") as stream:
+        assert stream.read() == "row\tscore\n1\t0\n\n3\t1.5\n"
