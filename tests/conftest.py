@@ -5,9 +5,17 @@ import os
 import sys
 
 import pytest
+import tensorflow.compat.v1 as tf
 from helpers.toys import ROOT, SHARED, TOY_CONFIG, TOY_SENTENCES, toy_tokens, write_text
 
 sys.path[:0] = [ROOT, os.path.join(ROOT, "tests")]
+
+
+@pytest.fixture(autouse=True)
+def information_is_logged():
+    """Each test begins with the log as a script sets it, whatever the one before has left."""
+    tf.logging.set_verbosity(tf.logging.INFO)
+
 
 @pytest.fixture(scope="session")
 def toy_vocab(tmp_path_factory):

@@ -14,7 +14,7 @@ SENTENCES = ["".join(CHARACTERS[(start * 7 + place * (start % 5 + 1)) % len(CHAR
                      for place in range(6 + start % 4)) + "。" for start in range(20)]
 
 
-MODES = [[], ["--micro_batch_size=8", "--recompute=true", "--num_devices=2"]]
+MODES = [["--micro_batch_size=8", "--recompute=true"]]
 if precision.cpu_has("avx512f") and not tf.__version__.startswith("1."):
     MODES.append(["--precision=bf16", "--micro_batch_size=16"])
 
