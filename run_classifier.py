@@ -35,7 +35,7 @@ from fine_tuning.examples import (
     read_bytes,
     text_batches,
 )
-from fine_tuning.report import write_predictions, write_report, write_submission
+from fine_tuning.report import write_predictions, write_submission
 from training import failures, run_settings
 
 CHECKED_ROWS = 200  # an export is compared with the model on so many
@@ -197,14 +197,9 @@ def train_classifier(run, data):
               fgm_epsilon=chosen.fgm_epsilon, passes=2 if chosen.rdrop_weight else 1,
               ema_decay=chosen.ema_decay,
               rate_factors=techniques.rate_factors(run.config, chosen.layer_decay))
-    if data.outcome.NAME == "label_sets" and has_dev(data):
+    has_dev = data.fold or tasks.split_there(data.task, data.data_dir, "dev", tf.io.gfile.exists)
+    if data.outcome.NAME == "label_sets" and has_dev:
         keep_thresholds(run, data)
-
-
-def has_dev(data):
-    """Whether there are rows to evaluate on."""
-    return bool(data.fold) or any(tf.io.gfile.exists(os.path.join(data.data_dir, name))
-                                  for name in data.task.files["dev"])
 
 
 def keep_thresholds(run, data):
@@ -311,7 +306,7 @@ def carry_out_over_folds(settings):
     several_runs.check_folds(settings)
     tests = settings.do_eval and settings.eval_split == "test"
     data, _ = prepare_classifier(settings, None)
-    require_files(data, several_runs.changed(settings, do_eval=tests))
+    require_files(data, fine_tuner.changed(settings, do_eval=tests))
     folds = {"fold_{}".format(number): {"fold": (number, settings.num_folds)}
              for number in range(1, settings.num_folds + 1)}
     several_runs.trained_runs(settings, classifier_jobs, data.outcome.FIGURES, folds.items())
@@ -319,9 +314,8 @@ def carry_out_over_folds(settings):
     if tests:
         models = [predictor.Predictor(folder, settings.eval_batch_size) for folder in folders]
         report, _ = score(models, encode_split(data, "test"), "eval_batch_size")
-        text = data.outcome.report_text(report)
-        write_report(settings.output_dir, "eval_results_test", report, text)
-        fine_tuner.print_text(text)
+        fine_tuner.publish(settings.output_dir, "eval_results_test", report,
+                           data.outcome.report_text(report))
     if settings.do_predict:
         models = [predictor.Predictor(folder, settings.predict_batch_size) for folder in folders]
         predict(models, data, settings.predict_file, settings.output_dir,
@@ -337,14 +331,13 @@ def main(flag_values):
     """
     tf.logging.set_verbosity(tf.logging.INFO)
     cli.require_flags(flag_values, ["output_dir"])
-    settings, description = fine_tuner.recall(
+    settings, description = fine_tuner.completed_settings(
         cli.settings_of(flag_values), cli.given_flags(flag_values), predictor.Predictor.HEAD,
         REMEMBERED)
-    fine_tuner.check_fine_tuning_settings(settings, cli.given_flags(flag_values))
     if settings.do_train and not 0 <= settings.classifier_dropout < 1:
         raise cli.UserError("--classifier_dropout is {}, must be from 0 to below 1".format(
             settings.classifier_dropout))
-    settings = several_runs.changed(settings, fold=None)
+    settings = fine_tuner.changed(settings, fold=None)
     if settings.num_folds and settings.do_train:
         return carry_out_over_folds(settings)
     return several_runs.carry_out_over_seeds(

@@ -241,6 +241,13 @@ def reader_jobs(settings, description):
         to_check=lambda: passages_to_check(data, settings.data_dir, settings.random_seed))
 
 
+def with_data_dir(settings):
+    """The settings with the folder of --train_file where --data_dir is not given."""
+    if settings.data_dir or not settings.train_file:
+        return settings
+    return fine_tuner.changed(settings, data_dir=os.path.dirname(settings.train_file) or ".")
+
+
 def main(flag_values):
     """Checks everything, then trains, evaluates, predicts and exports as the flags say.
 
@@ -249,12 +256,9 @@ def main(flag_values):
     """
     tf.logging.set_verbosity(tf.logging.INFO)
     cli.require_flags(flag_values, ["output_dir"])
-    settings, description = fine_tuner.recall(
+    settings, description = fine_tuner.completed_settings(
         cli.settings_of(flag_values), cli.given_flags(flag_values), ReadingPredictor.HEAD,
-        REMEMBERED)
-    if settings.train_file and not settings.data_dir:
-        settings.data_dir = os.path.dirname(settings.train_file) or "."
-    fine_tuner.check_fine_tuning_settings(settings, cli.given_flags(flag_values))
+        REMEMBERED, with_data_dir)
     return several_runs.carry_out_over_seeds(settings, description, reader_jobs, FIGURES)
 
 

@@ -300,10 +300,9 @@ def main(flag_values):
     """
     tf.logging.set_verbosity(tf.logging.INFO)
     cli.require_flags(flag_values, ["output_dir"])
-    settings, description = fine_tuner.recall(
+    settings, description = fine_tuner.completed_settings(
         cli.settings_of(flag_values), cli.given_flags(flag_values), LabellingPredictor.HEAD,
         REMEMBERED)
-    fine_tuner.check_fine_tuning_settings(settings, cli.given_flags(flag_values))
     return several_runs.carry_out_over_seeds(settings, description, tagger_jobs, FIGURES)
 
 

@@ -190,11 +190,7 @@ def unused_flags(settings):
             unused["--eval_input_file is evaluated"] = ("input_file",)
     if not evaluates(settings):
         unused["nothing is evaluated"] = ("eval_batch_size", "eval_input_file", "max_eval_steps")
-    if settings.use_tpu:
-        unused["a TPU is used"] = ("num_devices", "deterministic")
-    else:
-        unused["--use_tpu is not set"] = run_settings.TPU_FLAGS
-    return unused
+    return dict(unused, **run_settings.unused_of_place(settings))
 
 
 def warn_of_rate(learning_rate, batch_size):

@@ -117,15 +117,11 @@ def speed_table(settings):
     plain = techniques.Techniques(1.0, 0.0, 0.0, 0.0, 0.0, 0.0, None)
     objective = run_classifier.classifier_objective(config, outcome, 0.0, plain)
 
-    def training(features):
-        return measuring.training_on(features, objective, BATCH)
-
     def prediction(features):
         return run_classifier.classifier(features, config, len(task.labels)).log_probs
 
     for line in measuring.padding_lines(
-            "LCQMC", examples, BATCH, LONGEST, settings.speed_batches,
-            [("training", training), ("prediction", prediction)]):
+            "LCQMC", examples, BATCH, LONGEST, settings.speed_batches, objective, prediction):
         print(line, flush=True)
 
 

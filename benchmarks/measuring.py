@@ -85,13 +85,17 @@ def rates(examples, batch_size, pad_to, batches, step_of):
         return rows / (time.time() - wall), rows / (time.process_time() - cpu), results
 
 
-def padding_lines(title, examples, batch_size, longest, batches, steps):
+def padding_lines(title, examples, batch_size, longest, batches, objective, prediction=None):
     """Yields the lines of a table: batches padded to their longest row, and to the full length.
 
     Args:
-      steps: (what is done with a batch, step_of as of rates) pairs; of training_on the largest
-        difference that the padding makes to a batch's loss is told, too.
+      objective: step.Objective to train on; the largest difference that the padding makes to a
+        batch's loss is told, too.
+      prediction: step_of as of rates, measured beside the training, or None.
     """
+    steps = [("training", lambda features: training_on(features, objective, batch_size))]
+    if prediction:
+        steps.append(("prediction", prediction))
     yield ("\n| {}, batch {}, max_seq_length {} | longest of the batch | padded to {} | factor "
            "|".format(title, batch_size, longest, longest))
     yield "| --- | --- | --- | --- |"

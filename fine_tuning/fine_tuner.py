@@ -69,6 +69,17 @@ def define_fine_tuning_flags(flag_values, measure, num_train_epochs, **shared):
 # --- before the work --------------------------------------------------------------------------
 
 
+def completed_settings(settings, given, head, remembered, complete=lambda settings: settings):
+    """What recall gives, with what a script derives from other flags; all checked.
+
+    complete: function from settings to those that the script means by them.
+    """
+    settings, description = recall(settings, given, head, remembered)
+    settings = complete(settings)
+    check_fine_tuning_settings(settings, given)
+    return settings, description
+
+
 def recall(settings, given, head, remembered):
     """Completes settings by what output_dir says of itself; nothing is taken over for training.
 
@@ -102,7 +113,12 @@ def recall(settings, given, head, remembered):
                        ("bert_config_file", predictor.CONFIG)):
         if not getattr(settings, name):
             known[name] = os.path.join(folder, file)
-    return argparse.Namespace(**dict(vars(settings), **known)), description
+    return changed(settings, **known), description
+
+
+def changed(settings, **changes):
+    """A copy of the settings with some changed."""
+    return argparse.Namespace(**dict(vars(settings), **changes))
 
 
 def used_batch_sizes(settings):
@@ -137,11 +153,7 @@ def flags_left_aside(settings):
         unused["nothing is predicted"] = (
             "predict_file", "clue_submission", "cluener_submission") + (
             () if "predict_batch_size" in used else ("predict_batch_size",))
-    if settings.use_tpu:
-        unused["a TPU is used"] = ("num_devices", "deterministic")
-    else:
-        unused["--use_tpu is not set"] = run_settings.TPU_FLAGS
-    return unused
+    return dict(unused, **run_settings.unused_of_place(settings))
 
 
 def check_fine_tuning_settings(settings, given):
@@ -422,6 +434,12 @@ def print_text(text):
     sys.stdout.flush()
 
 
+def publish(folder, name, report, text):
+    """Writes a report as <name>.json and <name>.txt, and its text to standard output."""
+    tf.logging.info("report: %s", write_report(folder, name, report, text))
+    print_text(text)
+
+
 class Run(object):
     """A run of a fine-tuning script: what its flags lead to, and its jobs one after the other.
 
@@ -505,8 +523,9 @@ class Run(object):
         self.description = dict(self.description, **more)
         folder = self.settings.output_dir
         for place in (folder, os.path.join(folder, checkpoints.BEST)):
-            if predictor.read_description(place):
-                predictor.write_json(place, dict(predictor.read_description(place), **more))
+            known = predictor.read_description(place)
+            if known:
+                predictor.write_json(place, dict(known, **more))
 
     def carry_out(self, train, report_on, report_text, predict, to_check):
         """Trains, evaluates, predicts and exports, as the flags say.
@@ -550,6 +569,4 @@ class Run(object):
     def _evaluate(self, report_on, report_text):
         report = report_on(self.load("eval_batch_size"))
         name = "eval_results" if self.settings.eval_split == "dev" else "eval_results_test"
-        text = report_text(report)
-        tf.logging.info("report: %s", write_report(self.settings.output_dir, name, report, text))
-        print_text(text)
+        publish(self.settings.output_dir, name, report, report_text(report))

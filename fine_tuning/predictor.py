@@ -126,11 +126,18 @@ def model_files(folder, checkpoint=None):
 def keep_best(folder):
     """Copies folder's newest checkpoint to best/, which describes itself too; returns best/."""
     best = os.path.join(folder, checkpoints.BEST)
-    files = model_files(folder, checkpoints.newest_checkpoint(folder))
-    write_description(best, dict(files.description, save_best=False), files.config,
-                      files.vocab_file)
-    checkpoints.copy_newest(folder, best)
+    copy_model(model_files(folder, checkpoints.newest_checkpoint(folder)), best)
     return best
+
+
+def copy_model(files, folder):
+    """Makes a model, the newest of its own folder, that of another one, which describes itself.
+
+    files: ModelFiles.
+    """
+    write_description(folder, dict(files.description, save_best=False), files.config,
+                      files.vocab_file)
+    checkpoints.copy_newest(os.path.dirname(files.checkpoint), folder)
 
 
 def set_aside(folder):

@@ -7,7 +7,6 @@ One seed says little: on a small task the spread over seeds is often larger than
 the rate brings (Dodge et al., arXiv 2002.06305).
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -16,16 +15,9 @@ import tensorflow.compat.v1 as tf
 
 from cli import UserError, require_within
 from fine_tuning import fine_tuner, predictor
-from fine_tuning.report import write_report
-from weights import checkpoints
 
 SUMMARY = "runs"
 MOST_RUNS = 100
-
-
-def changed(settings, **changes):
-    """A copy of the settings with some changed."""
-    return argparse.Namespace(**dict(vars(settings), **changes))
 
 
 def check_folds(settings):
@@ -54,9 +46,10 @@ def carry_out_over_seeds(settings, description, do_jobs, figures):
     require_within(settings, 1, MOST_RUNS, "num_runs")
     seeds = range(settings.random_seed, settings.random_seed + settings.num_runs)
     best = trained_runs(settings, do_jobs, figures, [
-        ("run_{}".format(seed), {"random_seed": seed}) for seed in seeds])[0]
-    adopt(os.path.join(settings.output_dir, best), settings.output_dir)
-    rest = changed(settings, do_train=False, do_eval=settings.eval_split == "test" and
+        ("run_{}".format(seed), {"random_seed": seed}) for seed in seeds])
+    predictor.copy_model(predictor.model_files(os.path.join(settings.output_dir, best)),
+                         settings.output_dir)
+    rest = fine_tuner.changed(settings, do_train=False, do_eval=settings.eval_split == "test" and
                    settings.do_eval, init_checkpoint=None)
     if not (rest.do_eval or rest.do_predict or rest.do_export):
         return 0
@@ -70,23 +63,22 @@ def trained_runs(settings, do_jobs, figures, runs):
       settings, do_jobs, figures: see carry_out_over_seeds.
       runs: (name of the folder, settings of its own) of each.
     Returns:
-      the names, the best run first.
+      the name of the best run.
     """
     reports = {}
     for name, own in runs:
         folder = os.path.join(settings.output_dir, name)
         tf.logging.info("%s: %s", folder, ", ".join("%s = %s" % pair for pair in own.items()))
-        do_jobs(changed(settings, output_dir=folder, do_eval=True, eval_split="dev",
-                        do_predict=settings.do_predict and settings.predict_file != "-",
-                        do_export=False, num_runs=1, **own), None)
+        do_jobs(fine_tuner.changed(
+            settings, output_dir=folder, do_eval=True, eval_split="dev", do_export=False,
+            do_predict=settings.do_predict and settings.predict_file != "-", num_runs=1, **own),
+            None)
         with tf.io.gfile.GFile(os.path.join(folder, "eval_results.json"), "rb") as stream:
             report = json.loads(stream.read().decode("utf-8"))
         reports[name] = {figure: report[figure] for figure in figures}
     summary = summary_of(reports, figures)
-    text = summary_text(summary)
-    tf.logging.info("report: %s", write_report(settings.output_dir, SUMMARY, summary, text))
-    fine_tuner.print_text(text)
-    return sorted(reports, key=lambda name: -reports[name][figures[0]])
+    fine_tuner.publish(settings.output_dir, SUMMARY, summary, summary_text(summary))
+    return summary["best"]
 
 
 def summary_of(reports, figures):
@@ -110,11 +102,3 @@ def summary_text(summary):
         "\t".join([name] + ["{:.4f}".format(row[figure]) for figure in names])
         for name, row in rows]
     return "\n".join(lines) + "\nbest = {}\n".format(summary["best"])
-
-
-def adopt(source, target):
-    """Makes the model of a run's folder, its best if it kept that, the one of another folder."""
-    files = predictor.model_files(source)
-    predictor.write_description(target, dict(files.description, save_best=False), files.config,
-                                files.vocab_file)
-    checkpoints.copy_newest(os.path.dirname(files.checkpoint), target)

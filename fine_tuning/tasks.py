@@ -479,19 +479,23 @@ def row_ids(path, lines):
         record for _, record in json_objects(path, lines) if record is not None)]
 
 
+def split_there(task, data_dir, split, exists=os.path.exists):
+    """Path of the split's file in data_dir, or None; exists: tf.io.gfile.exists for gs://, too."""
+    paths = [os.path.join(data_dir, name) for name in task.files[split]]
+    return next((path for path in paths if exists(path)), None)
+
+
 def split_file(task, data_dir, split, exists=os.path.exists):
-    """Path of the split's file in data_dir; exists: tf.io.gfile.exists where it may be gs://.
+    """The path split_there finds.
 
     Raises:
       UserError: it is not there; names what was looked for.
     """
-    names = task.files[split]
-    for name in names:
-        path = os.path.join(data_dir, name)
-        if exists(path):
-            return path
-    raise UserError("--data_dir={}: no {} file for the task {} (looked for {})".format(
-        data_dir, split, task.name, ", ".join(names)))
+    path = split_there(task, data_dir, split, exists)
+    if path is None:
+        raise UserError("--data_dir={}: no {} file for the task {} (looked for {})".format(
+            data_dir, split, task.name, ", ".join(task.files[split])))
+    return path
 
 
 def files_there(task, data_dir, exists=os.path.exists):

@@ -156,6 +156,13 @@ def say_unused(given, unused):
             tf.logging.info("not used, as %s: %s", why, ", ".join(found))
 
 
+def unused_of_place(settings):
+    """{why: names} of the flags that a run on a TPU, or one that is not, leaves aside."""
+    if settings.use_tpu:
+        return {"a TPU is used": ("num_devices", "deterministic")}
+    return {"--use_tpu is not set": TPU_FLAGS}
+
+
 def place_of(settings):
     """The Place of a run, which is logged; waits for a TPU.
 
