@@ -64,8 +64,7 @@ CRF = "crf/transitions"  # of a labelling head that was trained with one
 
 # What stands on the encoder: whether there is a pooler; of each of HEADS whether, or for how many
 # labels or tags. A classifier stands on the pooler, a labelling head has the same names without.
-Heads = collections.namedtuple("Heads", ["pooler"] + list(HEADS))
-Heads.__new__.__defaults__ = (0,) * len(HEADS)
+Heads = collections.namedtuple("Heads", ["pooler"] + list(HEADS), defaults=(0,) * len(HEADS))
 
 MEAN = "/ExponentialMovingAverage"  # what TensorFlow's class of that name appends
 WORDS = "bert/embeddings/word_embeddings"
