@@ -136,7 +136,7 @@ def end_at_once(message):
 
 
 @contextlib.contextmanager
-def sole_writer(output, flag_name, lock=None):
+def sole_writer(output, flag_name, lock=None, shared=False):
     """Locks an output for this process while the body of a `with` statement writes there.
 
     The lock ends with the process and its worker processes, however they end. Only local outputs
@@ -146,6 +146,7 @@ def sole_writer(output, flag_name, lock=None):
       output: str, the value of the flag.
       flag_name: str, named in the message.
       lock: path of the file that is locked; default: one in the folder `output`.
+      shared: whether others that say so too may hold it at the same time.
     Raises:
       UserError: another process holds it.
     """
@@ -153,7 +154,7 @@ def sole_writer(output, flag_name, lock=None):
         yield
         return
     lock = lock or os.path.join(output, LOCK)
-    stream, holder = _locked(lock)
+    stream, holder = _locked(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     if holder is not None:
         raise UserError("--{} {!r} is being written by another run, {}; wait for its end, or take "
                         "another".format(flag_name, output, holder))
@@ -164,17 +165,18 @@ def sole_writer(output, flag_name, lock=None):
         try:
             yield
         finally:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the last one clears up
                 os.remove(lock)
 
 
-def _locked(path):
+def _locked(path, mode):
     """(the file, open and locked, None), or (None, what the process that holds it wrote there)."""
     started = time.time()
     while True:
         stream = open(path, "a+", encoding="utf-8", newline="")
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(stream, mode | fcntl.LOCK_NB)
             if os.fstat(stream.fileno()).st_nlink:  # else its holder has removed it just now
                 return stream, None
         except BlockingIOError:

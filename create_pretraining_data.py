@@ -9,6 +9,7 @@ is in shards.py and the modules it names.  No TensorFlow is imported.
 """
 
 import collections
+import contextlib
 import functools
 import glob
 import os
@@ -119,8 +120,7 @@ def main(flag_values):
     work = manifest.hidden_path(run.output_file, label + ".work")
     try:
         os.makedirs(os.path.dirname(run.output_file) or ".", exist_ok=True)
-        with cli.sole_writer(run.output_file, "output_file",
-                             manifest.hidden_path(run.output_file, label + cli.LOCK)):
+        with only_run(run.output_file, label):
             try:
                 shutil.rmtree(work, ignore_errors=True)
                 os.mkdir(work)
@@ -129,6 +129,20 @@ def main(flag_values):
                 shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise cli.UserError("--output_file={}: {}".format(run.output_file, error)) from error
+
+
+@contextlib.contextmanager
+def only_run(output_file, label):
+    """Locks the output, or one range of its shards, while a `with` statement writes there.
+
+    Runs on other ranges go on beside it, a run on all shards does not.
+    """
+    def locked(label, shared):
+        return cli.sole_writer(output_file, "output_file",
+                               manifest.hidden_path(output_file, label + cli.LOCK), shared)
+
+    with locked("", bool(label)), locked(label, False) if label else contextlib.nullcontext():
+        yield
 
 
 def text_files(patterns):

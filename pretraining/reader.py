@@ -12,6 +12,7 @@ with the seed (seed, b).
 import collections
 import functools
 import json
+import os
 from math import isnan
 
 import tensorflow.compat.v1 as tf
@@ -312,20 +313,21 @@ def file_records(path, source):
     TensorFlow takes a file with a few bytes too many for whole, and ends the process where a record
     says that it is longer than all memory. So the lengths are looked at first, once in a run.
     """
-    if not source.compression and not any("://" in name for name in source.files):
-        path = tf.py_func(lambda name: whole_file(name), [path], tf.string)
+    if not any("://" in name for name in source.files):
+        path = tf.py_func(lambda name: whole_file(os.fsdecode(name), source.compression), [path],
+                          tf.string)
         path.set_shape([])
     return tf.data.TFRecordDataset(path, source.compression)
 
 
 @functools.lru_cache(maxsize=None)
-def whole_file(path):
-    """The path of a file; raises ValueError where its records' lengths do not fill it."""
+def whole_file(path, compression):
+    """The path of a file; raises ValueError where its records do not fill it."""
     try:
-        record_files.count_frames(path)
+        record_files.count_frames(path, compression)
     except UserError as error:
         raise ValueError(str(error)) from None
-    return path
+    return os.fsencode(path)
 
 
 def evaluation_dataset(source, batch_size):

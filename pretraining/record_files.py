@@ -22,11 +22,9 @@ SHARD = re.compile(r"-(\d{5,})-of-\d{5,}\.tfrecord$")
 
 
 def count_records(path, compression):
-    """How many records a file holds: by its manifest, else by the lengths, else by reading."""
+    """How many records a file holds: by its manifest, else by looking at them."""
     known = count_in_manifest(path)
-    if known is not None:
-        return known
-    return sum(1 for _ in records.read_records(path)) if compression else count_frames(path)
+    return count_frames(path, compression) if known is None else known
 
 
 def count_in_manifest(path):
@@ -44,8 +42,18 @@ def count_in_manifest(path):
         return None
 
 
-def count_frames(path):
-    """Counts the records of an uncompressed file by the lengths that stand before them."""
+def count_frames(path, compression):
+    """Counts a file's records; UserError where they do not fill it.
+
+    In an uncompressed file this reads only the lengths that stand before them.
+    """
+    if compression:
+        count = 0
+        for record in records.read_records(path):
+            if record is None:
+                raise damage_after(path, count)
+            count += 1
+        return count
     size = tf.io.gfile.stat(path).length
     count = position = start = 0
     chunk = b""
@@ -59,9 +67,13 @@ def count_frames(path):
             position += struct.unpack_from("<Q", chunk, position - start)[0] + AROUND
             count += 1
     if position != size:
-        raise UserError("{} is damaged or cut off in or after record {}".format(
-            path, max(count - 1, 0)))
+        raise damage_after(path, max(count - 1, 0))
     return count
+
+
+def damage_after(path, number):
+    """UserError of a file whose records do not fill it."""
+    return UserError("{} is damaged or cut off in or after record {}".format(path, number))
 
 
 def damages(path, check):

@@ -18,7 +18,7 @@ from helpers.toys import TOY_SENTENCES, write_text
 import cli
 import create_pretraining_data
 import tokenization
-from pretraining_data import manifest, records, shards
+from pretraining_data import records, shards
 from pretraining_data.documents import Document
 
 SETTINGS = shards.Settings(
@@ -421,11 +421,14 @@ def test_a_pipe_is_refused(toy_vocab, tmp_path):
 
 def test_a_second_run_on_an_output_is_refused(toy_vocab, toy_corpus, tmp_path):
     output = str(tmp_path / "tf.tfrecord")
-    with cli.sole_writer(output, "output_file", manifest.hidden_path(output, ".lock")):
-        with pytest.raises(cli.UserError, match="--output_file .* by another run, process"):
-            create(toy_vocab, toy_corpus, output)
-        create(toy_vocab, toy_corpus, tmp_path / "other.tfrecord")
-        create(toy_vocab, toy_corpus, output, num_shards=2, shard_range="1:2")
+    for held, refused, beside in (("", ("", "1:2"), ()), ("-0-1", ("", "0:1"), ("1:2",))):
+        with create_pretraining_data.only_run(output, held):
+            for shard_range in refused:
+                with pytest.raises(cli.UserError, match="--output_file .* by another run, process"):
+                    create(toy_vocab, toy_corpus, output, num_shards=2, shard_range=shard_range)
+            create(toy_vocab, toy_corpus, tmp_path / "other.tfrecord")
+            for shard_range in beside:
+                create(toy_vocab, toy_corpus, output, num_shards=2, shard_range=shard_range)
     create(toy_vocab, toy_corpus, output, num_shards=2)
     assert not [name for name in os.listdir(str(tmp_path)) if name.startswith(".")]
 

@@ -180,7 +180,7 @@ BAD_RECORDS = {  # bytes behind the fourth record, and what is said of them
 
 
 @pytest.mark.parametrize("kind, compressed", [(kind, False) for kind in sorted(BAD_RECORDS)] + [
-    (kind, True) for kind in ("place", "dynamic", "length")])
+    (kind, True) for kind in ("place", "dynamic", "length", "appended")])
 def test_a_later_record_that_does_not_fit_ends_the_reading_or_is_left_out(
         tmp_path, kind, compressed):
     path, (damage, words) = write_toy_records(tmp_path / "x", 4), BAD_RECORDS[kind]
