@@ -26,8 +26,8 @@ def toy_vocab(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def toy_config(tmp_path_factory):
-    """Path of a two-layer configuration that fits the toy vocabulary."""
-    config = dict(TOY_CONFIG, vocab_size=len(toy_tokens()))
+    """Path of a one-layer configuration that fits the toy vocabulary: graphs cost time."""
+    config = dict(TOY_CONFIG, vocab_size=len(toy_tokens()), num_hidden_layers=1)
     return write_text(tmp_path_factory.mktemp("config") / "config.json", json.dumps(config))
 
 
