@@ -37,7 +37,7 @@ done
 
 step "4. what the shipped model puts in the place of [MASK]"
 "$python" fill_mask.py --model_dir=pretrained/albert_tiny_open \
-  '中华人民共和[MASK]' '全国人民代表大[MASK]' '他们[MASK]在讨论这个问题'
+  '我们要推动经济[MASK]展。' '用户可[MASK]在这里下载软件。' '他们[MASK]在讨论这个问题。'
 
 cat <<END
 
