@@ -53,5 +53,5 @@ classifier*/test_results.tsv     one row with probabilities for each row of data
 To expect: mlm_loss from 9.96 (guessing among 21128 tokens) past 6.06 (knowing how frequent each is) to
 about 5.3, mlm_accuracy about 0.18; sop_accuracy and the accuracies near 0.5. Two minutes and fifty short
 texts do not teach what sentences mean, nor do 400 pairs; README.md says how to pre-train for real, and
-pretrained/albert_tiny_open/README.md what the shipped model gains on whole data sets.
+pretrained/albert_tiny_open/README.md what the shipped model gains on real data.
 END

@@ -311,7 +311,8 @@ def file_records(path, source):
     """The serialized records of a file of source, a scalar tensor.
 
     TensorFlow takes a file with a few bytes too many for whole, and ends the process where a record
-    says that it is longer than all memory. So the lengths are looked at first, once in a run.
+    says that it is longer than all memory. So the lengths are looked at first, once in a run; where
+    they are compressed, that means all of the file.
     """
     if not any("://" in name for name in source.files):
         path = tf.py_func(lambda name: whole_file(os.fsdecode(name), source.compression), [path],
@@ -327,7 +328,7 @@ def whole_file(path, compression):
         record_files.count_frames(path, compression)
     except UserError as error:
         raise ValueError(str(error)) from None
-    return os.fsencode(path)
+    return path
 
 
 def evaluation_dataset(source, batch_size):
